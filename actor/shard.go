@@ -1,0 +1,144 @@
+package actor
+
+import "sync"
+
+// Shard is a queue of messages for a set of actors that never run at the same
+// time. Its queue is drained by one goroutine at a time: that of a Tell which found
+// it idle, or the system's worker. A shard that becomes runnable while a handler of
+// another shard runs waits until that handler has returned: shards never nest.
+type Shard struct {
+	sys  *System
+	name string
+
+	mu      sync.Mutex
+	queue   []item
+	running bool
+
+	// owned by the goroutine that runs the shard
+	batch []item   // taken from the queue
+	at    int      // next item of batch
+	ready []*Shard // made runnable by handlers of this shard
+}
+
+type item struct {
+	c *cell
+	m any
+}
+
+// NewShard makes a shard. It owns no goroutine and needs no closing.
+func (s *System) NewShard(name string) *Shard { return &Shard{sys: s, name: name} }
+
+// System is the system that the shard belongs to.
+func (s *Shard) System() *System { return s.sys }
+
+// post appends an item; if the shard was idle it is run, or left to the shard whose
+// handler is posting.
+func (s *Shard) post(from *Shard, it item) {
+	s.mu.Lock()
+	s.queue = append(s.queue, it)
+	run := !s.running
+	s.running = true
+	s.mu.Unlock()
+	switch {
+	case !run:
+	case from != nil:
+		from.ready = append(from.ready, s)
+	default:
+		s.sys.start(s)
+	}
+}
+
+// turnOf is the shard itself if the calling goroutine is running it, else nil. It is
+// only asked for protoactor's own messages to the shard's own actors, which are sent
+// while such an actor runs or while it is spawned.
+func (s *Shard) turnOf() *Shard {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running {
+		return s
+	}
+	return nil
+}
+
+// carry runs shard first and every shard that becomes runnable on the way, until
+// none is left or the budget is spent; what is left then goes to the worker.
+func carry(first *Shard, budget int) {
+	var space [16]*Shard
+	todo, head := append(space[:0], first), 0
+	for head < len(todo) {
+		if budget <= 0 {
+			first.sys.worker.take(todo[head:])
+			return
+		}
+		s := todo[head]
+		if head++; head == len(todo) {
+			todo, head = todo[:0], 0
+		}
+		var idle bool
+		idle, budget = s.drain(budget)
+		todo = append(todo, s.ready...)
+		clear(s.ready)
+		s.ready = s.ready[:0]
+		if !idle || !s.release() {
+			todo = append(todo, s)
+		}
+	}
+}
+
+// drain handles messages until the batch is empty and the queue with it, or the
+// budget is spent.
+func (s *Shard) drain(budget int) (idle bool, left int) {
+	for {
+		if s.at == len(s.batch) && !s.fetch() {
+			return true, budget
+		}
+		if budget <= 0 {
+			return false, 0
+		}
+		budget = s.handle(budget)
+	}
+}
+
+// fetch swaps the queue for the finished batch.
+func (s *Shard) fetch() bool {
+	s.mu.Lock()
+	clear(s.batch)
+	s.batch, s.queue = s.queue, s.batch[:0]
+	s.mu.Unlock()
+	s.at = 0
+	return len(s.batch) > 0
+}
+
+// handle runs messages of the batch. A panic ends the actor it happened in, and
+// the next call goes on behind the message.
+func (s *Shard) handle(budget int) (left int) {
+	left = budget
+	var c *cell
+	defer func() {
+		if c != nil {
+			if v := recover(); v != nil {
+				c.failed(v)
+			}
+		}
+	}()
+	for s.at < len(s.batch) && left > 0 {
+		it := &s.batch[s.at]
+		s.at++
+		left--
+		c = it.c
+		c.run(it.m)
+	}
+	c = nil
+	return left
+}
+
+// release gives the shard up if its queue is empty, and says whether it was.
+func (s *Shard) release() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.queue) > 0 {
+		return false
+	}
+	s.running = false
+	return true
+}
