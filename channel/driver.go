@@ -1,0 +1,84 @@
+package channel
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/kolo-ccl/kolo"
+)
+
+// Driver joins ranks by one kind of link. A Driver belongs to one World, whose
+// ranks of this process share it. All its methods may be called by any goroutine.
+type Driver interface {
+	// Link is the kind of link.
+	Link() kolo.Link
+	// Open makes the endpoint of a world rank of this process.
+	Open(rank kolo.Rank) (Endpoint, error)
+	// Close ends the goroutines of the driver. Endpoints are closed before.
+	Close() error
+}
+
+// Endpoint is one rank's end of all its links by one driver.
+type Endpoint interface {
+	// Connect makes the Conn to a world rank. It returns at once; where the peer cannot
+	// be reached, the ops posted to the Conn complete with kolo.ErrLost.
+	Connect(peer kolo.Rank) (Conn, error)
+	// Close breaks what is left of the endpoint's Conns.
+	Close()
+}
+
+// Conn is one rank's end of the link to one peer. It is used by one channel actor:
+// its methods are never called at the same time.
+type Conn interface {
+	// Post starts op and returns at once. Exactly one completion follows, also
+	// after Close: perhaps before Post returns, then with turn t.
+	Post(t Turn, op *Op)
+	// Release gives back the memory that a completed View op refers to.
+	Release(t Turn, op *Op)
+	// Abort completes the ops of a group that have not met their other end, with
+	// cause. Those that have met it end as they would.
+	Abort(t Turn, group uint64, cause error)
+	// Close completes all ops that have not met their other end, with cause, and
+	// those posted later too.
+	Close(t Turn, cause error)
+}
+
+// Config is what a driver is made with.
+type Config struct {
+	Job    string // identifies the world; two worlds never meet
+	Engine Engine // moves and folds bytes
+}
+
+// Open makes a driver that was registered under a name.
+func Open(name string, c Config) (Driver, error) {
+	registry.mu.Lock()
+	open, ok := registry.drivers[name]
+	names := slices.Sorted(maps.Keys(registry.drivers))
+	registry.mu.Unlock()
+	if !ok {
+		return nil, fmt.Errorf("%w: no channel driver %q; linked in: %v", kolo.ErrUnsupported, name, names)
+	}
+	d, err := open(c)
+	if err != nil {
+		return nil, fmt.Errorf("open channel driver %s: %w", name, err)
+	}
+	return d, nil
+}
+
+// Register makes a driver known under a name. It is called by init functions of
+// driver packages and panics if the name is taken.
+func Register(name string, open func(Config) (Driver, error)) {
+	registry.mu.Lock()
+	defer registry.mu.Unlock()
+	if _, ok := registry.drivers[name]; ok {
+		panic(fmt.Sprintf("channel: driver %q registered twice", name))
+	}
+	registry.drivers[name] = open
+}
+
+var registry = struct {
+	mu      sync.Mutex
+	drivers map[string]func(Config) (Driver, error)
+}{drivers: map[string]func(Config) (Driver, error){}}

@@ -1,0 +1,137 @@
+package channel
+
+import (
+	"sync/atomic"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/internal/kernel"
+)
+
+// Engine moves and folds bytes: host kernels on the goroutines of a process, or
+// the copy and compute engines of a device. It is the DMA engine of the drivers,
+// and the group medium (fabric) of ranks whose memory it can address.
+type Engine interface {
+	// Start begins a job and returns. Job.Done is called exactly once: perhaps before
+	// Start returns and then with turn t, as for a small job, or later with a nil turn.
+	Start(t Turn, j *Job)
+	// Lend gives the calling goroutine, which has nothing else to do, to the engine
+	// until done is not zero or there has been nothing to do for some microseconds.
+	// It may return at any time; the caller then parks.
+	Lend(done *atomic.Uint32)
+	// Reaches says whether the engine can address memory of a space.
+	Reaches(s kolo.Space) bool
+	// Close waits for the jobs that were started and ends the engine's goroutines.
+	Close()
+}
+
+// Job is a list of parts that may be done in any order and at the same time. It
+// is used again; from Start to Done it belongs to the engine.
+type Job struct {
+	Op       kernel.Op // how the sources of a part are folded
+	Parts    []Part
+	Priority int // larger first
+	Done     func(t Turn, err error)
+
+	State JobState
+}
+
+// Part folds its sources, left to right, and stores the result to each of its
+// destinations, in one pass. With one source that is a copy (or a scaling, if Op
+// says so). All are of the same length. A destination may be one of the sources;
+// apart from that, no destination overlaps any memory of the job.
+type Part struct {
+	Src, Dst []kolo.Memory
+}
+
+// Len is the length of each source and destination.
+func (p *Part) Len() int64 {
+	if len(p.Src) == 0 {
+		return 0
+	}
+	return p.Src[0].Len()
+}
+
+// Size is the number of bytes that the job reads and writes.
+func (j *Job) Size() int64 {
+	var n int64
+	for i := range j.Parts {
+		n += j.Parts[i].Len() * int64(len(j.Parts[i].Src)+len(j.Parts[i].Dst))
+	}
+	return n
+}
+
+// Add appends a part and returns it with empty lists, whose memory is used again.
+func (j *Job) Add() *Part {
+	if n := len(j.Parts); n < cap(j.Parts) {
+		j.Parts = j.Parts[:n+1]
+	} else {
+		j.Parts = append(j.Parts, Part{})
+	}
+	p := &j.Parts[len(j.Parts)-1]
+	p.Src, p.Dst = p.Src[:0], p.Dst[:0]
+	return p
+}
+
+// Reset makes the job empty, keeping its lists.
+func (j *Job) Reset() { j.Parts = j.Parts[:0] }
+
+// AddMove appends the parts that move src to dst: two lists of memory that hold
+// the same bytes in order, cut differently.
+func (j *Job) AddMove(dst, src []kolo.Memory) { j.AddFold(dst, src) }
+
+// AddFold appends the parts that fold operands into dst. Each operand is a list of
+// memory of dst's total length, cut in its own way.
+func (j *Job) AddFold(dst []kolo.Memory, operands ...[]kolo.Memory) {
+	var space [16]cursor
+	at := append(space[:0], cursor{list: dst})
+	for _, o := range operands {
+		at = append(at, cursor{list: o})
+	}
+	for {
+		n := int64(1)<<62 - 1
+		for i := range at {
+			n = min(n, at[i].left())
+		}
+		if n == 0 {
+			return
+		}
+		p := j.Add()
+		p.Dst = append(p.Dst, at[0].take(n))
+		for i := range at[1:] {
+			p.Src = append(p.Src, at[i+1].take(n))
+		}
+	}
+}
+
+// cursor is a place in a list of memory.
+type cursor struct {
+	list []kolo.Memory
+	off  int64
+}
+
+// left is what is left of the current memory, 0 at the end of the list.
+func (c *cursor) left() int64 {
+	for len(c.list) > 0 {
+		if n := c.list[0].Len() - c.off; n > 0 {
+			return n
+		}
+		c.list, c.off = c.list[1:], 0
+	}
+	return 0
+}
+
+func (c *cursor) take(n int64) kolo.Memory {
+	m := c.list[0].Slice(c.off, n)
+	c.off += n
+	return m
+}
+
+// JobState is what an engine notes in a job; it belongs to the engine.
+type JobState struct {
+	Claim atomic.Uint64 // end<<32 | next block
+	_     [56]byte
+	Left  atomic.Int64 // blocks not done
+	_     [56]byte
+	Block int64   // bytes of a block
+	First []int32 // number of the first block of each part
+}

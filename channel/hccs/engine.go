@@ -1,0 +1,242 @@
+package hccs
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
+)
+
+// How a job is done. The figures were measured on two cores; see BenchmarkEngine.
+const (
+	smallJob   = 64 << 10  // bytes touched up to which a job is done at once
+	blockBytes = 256 << 10 // bytes touched by one block of a large job
+	minBlock   = 8 << 10   // least bytes of a block, of each operand
+	takeBlocks = 8         // blocks that a helper does before it looks for a more urgent job
+	lendSpins  = 2000      // looks of a lender that finds nothing to do
+	yieldEvery = 16        // looks between two yields
+)
+
+// Engine is the software DMA engine of a process: host memory, host kernels. Small
+// jobs are done on the goroutine that starts them; large ones are cut into blocks
+// that the workers and the lent goroutines take.
+type Engine struct {
+	procs   int
+	mu      sync.Mutex
+	cond    *sync.Cond
+	jobs    []*channel.Job // started and not finished, most urgent first
+	closing bool
+	workers sync.WaitGroup
+	open    atomic.Int32 // jobs that may have blocks to take
+	lent    atomic.Int32 // goroutines in Lend
+}
+
+// NewEngine makes an engine with workers goroutines, which are parked while there
+// is no large job; 0 means one per processor (GOMAXPROCS). Close it.
+func NewEngine(workers int) *Engine {
+	e := &Engine{procs: runtime.GOMAXPROCS(0)}
+	e.cond = sync.NewCond(&e.mu)
+	if workers <= 0 {
+		workers = e.procs
+	}
+	for range workers {
+		// ended by Close
+		e.workers.Go(e.work)
+	}
+	return e
+}
+
+// Reaches is true for host memory only.
+func (e *Engine) Reaches(s kolo.Space) bool { return s == kolo.HostSpace }
+
+// Close waits for the jobs that were started and ends the workers. No job may be
+// started afterwards. It may be called again.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	e.closing = true
+	e.mu.Unlock()
+	e.cond.Broadcast()
+	e.workers.Wait()
+}
+
+// Start does a small job at once and lays a large one open for the workers.
+func (e *Engine) Start(t channel.Turn, j *channel.Job) {
+	size := j.Size()
+	if size <= smallJob {
+		for i := range j.Parts {
+			runPart(j, i, 0, j.Parts[i].Len())
+		}
+		j.Done(t, nil)
+		return
+	}
+	blocks := cut(j)
+	j.State.Left.Store(int64(blocks))
+	j.State.Claim.Store(uint64(blocks) << 32)
+	e.mu.Lock()
+	at := len(e.jobs)
+	for at > 0 && e.jobs[at-1].Priority < j.Priority {
+		at--
+	}
+	e.jobs = append(e.jobs, nil)
+	copy(e.jobs[at+1:], e.jobs[at:])
+	e.jobs[at] = j
+	e.open.Store(int32(len(e.jobs)))
+	e.mu.Unlock()
+	for range e.procs - int(e.lent.Load()) {
+		e.cond.Signal()
+	}
+}
+
+// cut divides the parts of a job into blocks and returns their number.
+func cut(j *channel.Job) int {
+	s := &j.State
+	s.First = s.First[:0]
+	operands := int64(1)
+	for i := range j.Parts {
+		operands = max(operands, int64(len(j.Parts[i].Src)+len(j.Parts[i].Dst)))
+	}
+	s.Block = max(minBlock, blockBytes/operands&^63)
+	n := int64(0)
+	for i := range j.Parts {
+		s.First = append(s.First, int32(n))
+		n += (j.Parts[i].Len() + s.Block - 1) / s.Block
+	}
+	return int(n)
+}
+
+// pick is the most urgent job that has blocks to take, or nil.
+func (e *Engine) pick() *channel.Job {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, j := range e.jobs {
+		if v := j.State.Claim.Load(); uint32(v) < uint32(v>>32) {
+			return j
+		}
+	}
+	return nil
+}
+
+// help does blocks of j, at most takeBlocks.
+func (e *Engine) help(j *channel.Job) {
+	n := int64(0)
+	for n < takeBlocks {
+		if v := j.State.Claim.Load(); uint32(v) >= uint32(v>>32) {
+			break
+		}
+		v := j.State.Claim.Add(1) - 1
+		if uint32(v) >= uint32(v>>32) {
+			break
+		}
+		runBlock(j, int32(uint32(v))) // the job's fields may be read only with a claim in hand
+		n++
+	}
+	if n > 0 && j.State.Left.Add(-n) == 0 {
+		e.finish(j)
+	}
+}
+
+func (e *Engine) finish(j *channel.Job) {
+	e.mu.Lock()
+	for i, k := range e.jobs {
+		if k == j {
+			e.jobs = append(e.jobs[:i], e.jobs[i+1:]...)
+			break
+		}
+	}
+	e.open.Store(int32(len(e.jobs)))
+	e.mu.Unlock()
+	j.Done(nil, nil)
+}
+
+// runBlock does block b of a job.
+func runBlock(j *channel.Job, b int32) {
+	first := j.State.First
+	lo, hi := 0, len(first)-1
+	for lo < hi { // the last part whose first block is at most b
+		mid := (lo + hi + 1) / 2
+		if first[mid] <= b {
+			lo = mid
+		} else {
+			hi = mid - 1
+		}
+	}
+	off := int64(b-first[lo]) * j.State.Block
+	runPart(j, lo, off, min(j.State.Block, j.Parts[lo].Len()-off))
+}
+
+// runPart does n bytes of a part, from off on.
+func runPart(j *channel.Job, i int, off, n int64) {
+	if n <= 0 {
+		return
+	}
+	var space [2][32][]byte
+	p := &j.Parts[i]
+	src, dst := space[0][:0], space[1][:0]
+	for k := range p.Src {
+		src = append(src, p.Src[k].Host[off:off+n])
+	}
+	for k := range p.Dst {
+		dst = append(dst, p.Dst[k].Host[off:off+n])
+	}
+	j.Op.Spread(dst, src)
+}
+
+// Lend helps until done is set, or until there was nothing to do for a while. No
+// more goroutines than processors are taken at a time.
+func (e *Engine) Lend(done *atomic.Uint32) {
+	if e.lent.Add(1) > int32(e.procs) {
+		e.lent.Add(-1)
+		return
+	}
+	defer e.lent.Add(-1)
+	for i := 0; i < lendSpins && done.Load() == 0; i++ {
+		if e.open.Load() > 0 {
+			if j := e.pick(); j != nil {
+				e.help(j)
+				i = 0
+				continue
+			}
+		}
+		if i%yieldEvery == yieldEvery-1 {
+			runtime.Gosched()
+		}
+	}
+}
+
+// work is a worker.
+func (e *Engine) work() {
+	for {
+		j := e.pick()
+		if j != nil {
+			e.help(j)
+			continue
+		}
+		e.mu.Lock()
+		for !e.waiting() {
+			if e.closing && len(e.jobs) == 0 {
+				e.mu.Unlock()
+				return
+			}
+			if e.closing { // the last blocks are being done by others
+				e.mu.Unlock()
+				runtime.Gosched()
+				e.mu.Lock()
+				continue
+			}
+			e.cond.Wait()
+		}
+		e.mu.Unlock()
+	}
+}
+
+// waiting says whether a job has blocks to take; e.mu is held.
+func (e *Engine) waiting() bool {
+	for _, j := range e.jobs {
+		if v := j.State.Claim.Load(); uint32(v) < uint32(v>>32) {
+			return true
+		}
+	}
+	return false
+}

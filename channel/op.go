@@ -1,0 +1,111 @@
+package channel
+
+import (
+	"fmt"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/actor"
+)
+
+// Turn is the shard whose actor is running on the calling goroutine. A driver
+// hands the turn that it got with Post to every completion that it makes before
+// Post returns, and a nil turn to those that it makes on goroutines of its own.
+type Turn = *actor.Shard
+
+// Kind is what an Op does.
+type Kind uint8
+
+// The kinds of Op.
+const (
+	// Send gives the bytes of Mem to the peer.
+	Send Kind = iota
+	// Recv fills Mem with the bytes of the peer's send.
+	Recv
+	// View takes the peer's send by reference: at completion Mem holds the sender's
+	// memory (or a copy of it), readable until Release.
+	View
+)
+
+// String is the name of the kind in lower case.
+func (k Kind) String() string {
+	switch k {
+	case Send:
+		return "send"
+	case Recv:
+		return "receive"
+	case View:
+		return "view"
+	}
+	return "no kind"
+}
+
+// Key says which sends and receives of a Conn belong together: those with equal
+// keys, first posted with first posted.
+type Key struct {
+	Group uint64 // the group's number in its world
+	Call  uint64 // call number of a collective, or the tag of a message
+	Class Class
+	Lane  uint8
+}
+
+// Class keeps collectives and messages of a group apart.
+type Class uint8
+
+// The classes.
+const (
+	Collective Class = iota
+	Message
+)
+
+// Sink hears of completions. Complete runs on the shard of the rank that posted
+// the op and must not block.
+type Sink interface {
+	Complete(op *Op)
+}
+
+// Op is one transfer. It is made by the rank that posts it, preallocated and used
+// again; from Post to its completion the op and the memory belong to the channel.
+type Op struct {
+	Kind  Kind
+	Key   Key
+	Mem   []kolo.Memory // Send, Recv: the bytes, in order. View: set at completion
+	Size  int64         // bytes in all; for View, what is expected
+	DType kolo.DType    // what the bytes are; both ends must agree
+	Sink  Sink          // who is told
+	Step  int           // the poster's own
+	Err   error         // set at completion; nil when the transfer is done
+
+	conn  *Channel // where it was posted
+	state opState
+	// Mate is the op of the other end, Job the move in progress and Held what a View
+	// must give back. They belong to the driver.
+	Mate *Op
+	Job  Job
+	Held bool
+}
+
+type opState uint8
+
+const (
+	opIdle opState = iota
+	opPosted
+	opDone
+)
+
+// Complete ends op with err. A driver calls it exactly once per posted op, with
+// the turn described at Turn.
+func (op *Op) Complete(t Turn, err error) {
+	op.Err = err
+	op.conn.completed(t, op)
+}
+
+// Agree says why send and receive do not fit each other, or nil.
+func Agree(send, recv *Op) error {
+	if send.Size != recv.Size {
+		return fmt.Errorf("%w: the sender gives %d bytes and the receiver takes %d", kolo.ErrMismatch, send.Size, recv.Size)
+	}
+	if send.DType != recv.DType {
+		return fmt.Errorf("%w: the sender gives %v and the receiver takes %v", kolo.ErrMismatch, send.DType, recv.DType)
+	}
+	return nil
+}
