@@ -3,6 +3,7 @@ package kernel
 import (
 	"math"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/kolo-ccl/kolo"
@@ -62,23 +63,39 @@ func specials(t kolo.DType) []uint64 {
 	return bits
 }
 
-// fill writes elements that differ from place to place: mostly of ordinary size,
-// some any bits at all, some special.
+// fill writes elements that differ from place to place and from call to call.
 func fill(rng *rand.Rand, t kolo.DType, b []byte) {
-	size, special := t.Size(), specials(t)
-	for at := 0; at < len(b); at += size {
-		bits := rng.Uint64()
-		switch n := rng.IntN(16); {
-		case n < 2:
-			bits = special[rng.IntN(len(special))]
-		case n < 12 && t.Float():
-			bits = encode(t, rng.NormFloat64()*4)
-		case n < 12:
-			bits = uint64(rng.IntN(64) - 32)
-		}
-		store(b[at:], size, bits)
+	for at := 0; at < len(b); {
+		pool := pools[t]()
+		at += copy(b[at:], pool[rng.IntN(len(pool)/t.Size())*t.Size():])
 	}
 }
+
+// pools are some thousand elements of every type: mostly of ordinary size, some any
+// bits at all, some special.
+var pools = func() (ps [kolo.NumDTypes]func() []byte) {
+	for _, t := range kolo.DTypes() {
+		ps[t] = sync.OnceValue(func() []byte {
+			rng := rand.New(rand.NewPCG(99, uint64(t)))
+			size, special := t.Size(), specials(t)
+			b := make([]byte, 5003*size)
+			for at := 0; at < len(b); at += size {
+				bits := rng.Uint64()
+				switch n := rng.IntN(16); {
+				case n < 2:
+					bits = special[rng.IntN(len(special))]
+				case n < 12 && t.Float():
+					bits = encode(t, rng.NormFloat64()*4)
+				case n < 12:
+					bits = uint64(rng.IntN(64) - 32)
+				}
+				store(b[at:], size, bits)
+			}
+			return b
+		})
+	}
+	return ps
+}()
 
 // guarded is a slice of n bytes at an address that is skew past a multiple of 64,
 // between bytes that check looks after.

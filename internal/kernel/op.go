@@ -84,8 +84,11 @@ func (o Op) Spread(dsts, srcs [][]byte) {
 		}
 		return
 	}
-	if len(dsts) > 0 && n > 0 {
-		o.scalar(dsts, srcs, 0, n)
+	if len(dsts) == 0 {
+		return
+	}
+	if done := o.vector(dsts, srcs, n); done < n {
+		o.scalar(dsts, srcs, done, n)
 	}
 }
 

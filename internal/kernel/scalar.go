@@ -150,6 +150,28 @@ func finish[T number](o Op, d []T) {
 	}
 }
 
+// divide is the division of OpAvg of integers.
+func (o Op) divide(b []byte) {
+	switch o.DType {
+	case kolo.Int8:
+		divideIntegers(view[int8](b), o.Ranks)
+	case kolo.Int16:
+		divideIntegers(view[int16](b), o.Ranks)
+	case kolo.Int32:
+		divideIntegers(view[int32](b), o.Ranks)
+	case kolo.Int64:
+		divideIntegers(view[int64](b), o.Ranks)
+	case kolo.Uint8:
+		divideIntegers(view[uint8](b), o.Ranks)
+	case kolo.Uint16:
+		divideIntegers(view[uint16](b), o.Ranks)
+	case kolo.Uint32:
+		divideIntegers(view[uint32](b), o.Ranks)
+	case kolo.Uint64:
+		divideIntegers(view[uint64](b), o.Ranks)
+	}
+}
+
 // view is b as elements of type T.
 func view[T any](b []byte) []T {
 	var t T
