@@ -138,6 +138,7 @@ type Row struct {
 	// Why it won, lost or does not serve.
 	Why string
 
+	fan      float64       // messages per round that the ranks handle one after the other, 0 where side by side
 	most     costPart      // the greatest part of the cost
 	mostCost time.Duration // and how much that is
 }
@@ -190,6 +191,7 @@ func VectorSize(c *kolo.Call, n int) (int64, error) {
 		if len(c.Counts) != n*n {
 			return 0, fmt.Errorf("%w: %v with %d counts in a group of %d; the matrix has %d", kolo.ErrArgument, c.Collective, len(c.Counts), n, n*n)
 		}
+		elements = 0
 		for row := range slices.Chunk(c.Counts, max(n, 1)) {
 			if elements = max(elements, sumCounts(row)); sumCounts(row) < 0 {
 				elements = -1
@@ -240,7 +242,7 @@ func (c Class) Size() int64 {
 	if c < 2 {
 		return int64(max(c, 0))
 	}
-	return 3 << (min(c, 62) - 2)
+	return 3 << (min(c, 63) - 2)
 }
 
 // Choose decides how call c is done by the ranks of t. Equal calls, topologies and
@@ -259,6 +261,11 @@ func Choose(c *kolo.Call, t *Topology, p Policy) (Choice, error) {
 // ChooseSize is Choose for a collective over size bytes of the whole vector, of
 // which Choose looks at nothing more. See VectorSize.
 func ChooseSize(c kolo.Collective, size int64, t *Topology, p Policy) (Choice, error) {
+	return chooseFrom(Algorithms(), c, size, t, p)
+}
+
+// chooseFrom is ChooseSize with a table of the tests' making.
+func chooseFrom(table []*Algorithm, c kolo.Collective, size int64, t *Topology, p Policy) (Choice, error) {
 	if err := planned(c); err != nil {
 		return Choice{}, err
 	}
@@ -273,7 +280,7 @@ func ChooseSize(c kolo.Collective, size int64, t *Topology, p Policy) (Choice, e
 		return Choice{}, err
 	}
 	ch := Choice{Collective: c, Size: size, Policy: p, topology: t}
-	for _, a := range Algorithms() {
+	for _, a := range table {
 		ch.Rows = append(ch.Rows, t.row(a, c, size, p))
 	}
 	var at int

@@ -54,7 +54,8 @@ func (t *Topology) estimate(r *Row, a *Algorithm, c kolo.Collective, n float64) 
 	if t.Medium {
 		p := t.process()
 		share := max(1, ranks/float64(p.Cores))
-		x.rounds = float64(share * (float64(p.Start) + float64(x.rounds*fan(a.Name, t.Ranks()))))
+		r.fan = fan(a.Name, t.Ranks())
+		x.rounds = float64(share * (float64(p.Start) + float64(x.rounds*r.fan)))
 		x.bytes, x.reduced = float64(x.bytes*share), float64(x.reduced*share)
 		traffic := float64(ranks * (float64(2*r.Bytes) + r.Reduced))
 		if floor := nanosAt(traffic, p.Memory); floor > x.bytes+x.reduced {
@@ -143,5 +144,9 @@ func (r *Row) loss(win *Row) string {
 	case mostMemory:
 		return s + fmt.Sprintf("%s for the memory that the ranks share", took)
 	}
-	return s + fmt.Sprintf("%s for %s", took, plural(int(math.Round(r.Rounds)), "round"))
+	s += fmt.Sprintf("%s for %s", took, plural(int(math.Round(r.Rounds)), "round"))
+	if r.fan > 1 {
+		s += fmt.Sprintf(" of %.0f messages", r.fan)
+	}
+	return s
 }

@@ -64,7 +64,9 @@ var hcclOps = []struct {
 // Errors name the token, its position (the first byte is 1) and what would be taken
 // in its place: ErrArgument for what no grammar knows, ErrUnsupported for an
 // algorithm that HCCL has and this package does not.
-func ParseHCCLAlgo(s string) (HCCLAlgo, error) {
+func ParseHCCLAlgo(s string) (HCCLAlgo, error) { return parseHCCLAlgo(s, algorithmNames()) }
+
+func parseHCCLAlgo(s string, built algorithmList) (HCCLAlgo, error) {
 	if s == "" {
 		return HCCLAlgo{}, nil
 	}
@@ -90,7 +92,7 @@ func ParseHCCLAlgo(s string) (HCCLAlgo, error) {
 			}
 			rule.op, at, levels = op, pos+len(name)+1, rest
 		}
-		if err := rule.parse(levels, at); err != nil {
+		if err := rule.parse(levels, at, built); err != nil {
 			return HCCLAlgo{}, err
 		}
 		h.rules = append(h.rules, rule)
@@ -110,7 +112,7 @@ func hcclOp(name string) (kolo.Collective, bool) {
 }
 
 // parse reads levels, which begin at position pos of the whole value.
-func (r *hcclRule) parse(levels string, pos int) error {
+func (r *hcclRule) parse(levels string, pos int, built algorithmList) error {
 	var seen [3]bool
 	for part := range strings.SplitSeq(levels, ";") {
 		key, name, _ := strings.Cut(part, ":")
@@ -126,7 +128,7 @@ func (r *hcclRule) parse(levels string, pos int) error {
 		}
 		seen[l] = true
 		var err error
-		if r.level[l], err = hcclName(name, pos+len(key)+1); err != nil {
+		if r.level[l], err = built.named(name, pos+len(key)+1); err != nil {
 			return err
 		}
 		pos += len(part) + 1
@@ -134,8 +136,19 @@ func (r *hcclRule) parse(levels string, pos int) error {
 	return nil
 }
 
-// hcclName is this package's name of an algorithm, "" for NA.
-func hcclName(name string, pos int) (string, error) {
+// algorithmList are the names of algorithms that exist.
+type algorithmList []string
+
+func algorithmNames() algorithmList {
+	var out algorithmList
+	for _, a := range Algorithms() {
+		out = append(out, a.Name)
+	}
+	return out
+}
+
+// named is this package's name of an algorithm, "" for NA.
+func (built algorithmList) named(name string, pos int) (string, error) {
 	if strings.EqualFold(name, "NA") {
 		return "", nil
 	}
@@ -143,30 +156,51 @@ func hcclName(name string, pos int) (string, error) {
 		if !strings.EqualFold(k[0], name) {
 			continue
 		}
-		if _, err := Lookup(k[1]); err != nil {
-			return "", fmt.Errorf("%w: HCCL_ALGO, position %d: HCCL has %s, but it is not built here; built are %s", kolo.ErrUnsupported, pos, k[0], levelNames())
+		if !slices.Contains(built, k[1]) {
+			return "", fmt.Errorf("%w: HCCL_ALGO, position %d: HCCL has %s, but it is not built here; built are %s", kolo.ErrUnsupported, pos, k[0], built.levels())
 		}
 		return k[1], nil
 	}
-	for _, a := range levelAlgorithms() {
-		if strings.EqualFold(a, name) {
+	for _, a := range built {
+		if strings.EqualFold(a, name) && !strings.HasPrefix(a, hierPrefix) {
 			return a, nil
 		}
 	}
-	return "", hcclError(pos, name, "one of "+levelNames())
+	return "", hcclError(pos, name, "one of "+built.levels())
 }
 
-// levelAlgorithms are the names of the algorithms that can stand at a level.
-func levelAlgorithms() []string {
-	var out []string
-	for _, a := range Algorithms() {
-		if !strings.HasPrefix(a.Name, hierPrefix) {
-			out = append(out, a.Name)
+// levels lists what a level can be, HCCL's names first.
+func (built algorithmList) levels() string {
+	names := []string{"NA"}
+	spelled := map[string]bool{}
+	for _, k := range hcclNames {
+		if slices.Contains(built, k[1]) {
+			names, spelled[k[1]] = append(names, k[0]), true
 		}
 	}
-	return out
+	for _, a := range built {
+		if !strings.HasPrefix(a, hierPrefix) && (!spelled[a] || a == "mesh") {
+			names = append(names, a)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
+// hier lists the hierarchical ones.
+func (built algorithmList) hier() string {
+	var names []string
+	for _, a := range built {
+		if strings.HasPrefix(a, hierPrefix) {
+			names = append(names, a)
+		}
+	}
+	if len(names) == 0 {
+		return "no hierarchical ones"
+	}
+	return strings.Join(names, ", ")
+}
+
+// hierPrefix begins the name of a hierarchical algorithm.
 const hierPrefix = "hier:"
 
 func hcclError(pos int, got, want string) error {
@@ -177,22 +211,6 @@ func opNames() string {
 	var names []string
 	for _, o := range hcclOps {
 		names = append(names, o.name)
-	}
-	return strings.Join(names, ", ")
-}
-
-// levelNames lists what a level can be, HCCL's names first.
-func levelNames() string {
-	names, ours := []string{"NA"}, levelAlgorithms()
-	for _, k := range hcclNames {
-		if slices.Contains(ours, k[1]) {
-			names = append(names, k[0])
-		}
-	}
-	for _, a := range ours {
-		if !slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, a) }) {
-			names = append(names, a)
-		}
 	}
 	return strings.Join(names, ", ")
 }
@@ -267,6 +285,10 @@ func hcclSpelling(name string) string {
 // said of all or the other operators does not bind Barrier, which HCCL has not.
 // Levels that make no algorithm of this package are ErrUnsupported.
 func (h HCCLAlgo) For(c kolo.Collective, t *Topology) (string, error) {
+	return h.forAmong(c, t, algorithmNames())
+}
+
+func (h HCCLAlgo) forAmong(c kolo.Collective, t *Topology, built algorithmList) (string, error) {
 	r := h.rule(c)
 	if r == nil {
 		r = h.rule(c.Base())
@@ -303,24 +325,11 @@ func (h HCCLAlgo) For(c kolo.Collective, t *Topology) (string, error) {
 	if l2 != "" {
 		name += "+" + l2
 	}
-	if _, err := Lookup(name); err != nil {
-		return "", fmt.Errorf("%w: HCCL_ALGO %s for %v over %s asks for %s, which is not built; built are %s", kolo.ErrUnsupported, r.levels(), c, t.shape(), name, hierNames())
+	if !slices.Contains(built, name) {
+		return "", fmt.Errorf("%w: HCCL_ALGO %s for %v over %s asks for %s, which is not built; built are %s", kolo.ErrUnsupported, r.levels(), c, t.shape(), name, built.hier())
 	}
 	return name, nil
 }
 
 // defaultLevel1 goes with a level 0 that is named alone.
 const defaultLevel1 = "nhr"
-
-func hierNames() string {
-	var names []string
-	for _, a := range Algorithms() {
-		if strings.HasPrefix(a.Name, hierPrefix) {
-			names = append(names, a.Name)
-		}
-	}
-	if len(names) == 0 {
-		return "no hierarchical ones"
-	}
-	return strings.Join(names, ", ")
-}
