@@ -117,17 +117,6 @@ func (p Policy) forced(c kolo.Collective, t *Topology) (name, who string, err er
 // one pass. Mesh does so too: the owner of a block folds it from all peers at once.
 var ordered = []string{"fabric", "mesh-oneshot", "mesh", "star"}
 
-// fan is how many messages the busiest rank of an algorithm takes in one round.
-// Links between machines carry them side by side, but in one process they are
-// handled one after the other.
-func fan(name string, ranks int) float64 {
-	switch name {
-	case "mesh", "mesh-oneshot", "star":
-		return float64(max(ranks-1, 1))
-	}
-	return 1
-}
-
 // Row is one algorithm in the table behind a Choice.
 type Row struct {
 	Name   string
@@ -138,7 +127,7 @@ type Row struct {
 	// Why it won, lost or does not serve.
 	Why string
 
-	fan      float64       // messages per round that the ranks handle one after the other, 0 where side by side
+	fan      float64       // messages in a round, at most
 	most     costPart      // the greatest part of the cost
 	mostCost time.Duration // and how much that is
 }

@@ -3,6 +3,8 @@ package plan
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/kolo-ccl/kolo"
@@ -12,9 +14,13 @@ import (
 //
 // Between machines the cost is the sum over the levels of
 //
-//	rounds*alpha + bytes*beta + reduced*gamma
+//	rounds*(1 + (fan-1)/16)*alpha + bytes*beta + reduced*gamma
 //
-// with alpha and 1/beta the level's edge and 1/gamma the topology's Reduce.
+// with alpha and 1/beta the level's edge and 1/gamma the topology's Reduce. The fan
+// is the number of messages that the busiest rank takes in one round: links carry
+// those of a mesh side by side, and HCCL counts one alpha for all of them, but each
+// takes its time in the rank and its network card. Without that a mesh of a thousand
+// ranks would cost two alphas.
 //
 // Ranks of one process (Topology.Medium) share its processors and its memory. With
 // s = max(1, ranks/cores), a Program costs them
@@ -44,18 +50,25 @@ func (t *Topology) estimate(r *Row, a *Algorithm, c kolo.Collective, n float64) 
 		return
 	}
 	var x costParts
+	fans, gap := fans(a.Name, t), 1.0/messagesPerLatency
+	if t.Medium {
+		gap = 1
+	}
 	for l, v := range a.terms(c, t, n) {
 		r.Rounds, r.Bytes, r.Reduced = r.Rounds+v.Rounds, r.Bytes+v.Bytes, r.Reduced+v.Reduced
 		e := t.levelEdge(l)
-		x.rounds += float64(v.Rounds * float64(e.Latency))
+		more := float64((fans[l] - 1) * gap)
+		x.rounds += float64(float64(v.Rounds*float64(e.Latency)) * (1 + more))
+		if v.Rounds > 0 {
+			r.fan = max(r.fan, fans[l])
+		}
 		x.bytes += nanosAt(v.Bytes, e.Bandwidth)
 		x.reduced += nanosAt(v.Reduced, t.reduce())
 	}
 	if t.Medium {
 		p := t.process()
 		share := max(1, ranks/float64(p.Cores))
-		r.fan = fan(a.Name, t.Ranks())
-		x.rounds = float64(share * (float64(p.Start) + float64(x.rounds*r.fan)))
+		x.rounds = float64(share * (float64(p.Start) + x.rounds))
 		x.bytes, x.reduced = float64(x.bytes*share), float64(x.reduced*share)
 		traffic := float64(ranks * (float64(2*r.Bytes) + r.Reduced))
 		if floor := nanosAt(traffic, p.Memory); floor > x.bytes+x.reduced {
@@ -63,6 +76,39 @@ func (t *Topology) estimate(r *Row, a *Algorithm, c kolo.Collective, n float64) 
 		}
 	}
 	r.compose(x)
+}
+
+// messagesPerLatency is how many messages a rank takes from the net in the time that
+// one is under way.
+const messagesPerLatency = 16
+
+// fans are the messages per round of an algorithm at each level.
+func fans(name string, t *Topology) [3]float64 {
+	fan := func(name string, ranks int) float64 {
+		switch name {
+		case "mesh", "mesh-oneshot", "star":
+			return float64(max(ranks-1, 1))
+		}
+		return 1
+	}
+	tiers, ok := strings.CutPrefix(name, hierPrefix)
+	if !ok {
+		f := fan(name, t.Ranks())
+		return [3]float64{f, f, f}
+	}
+	out := [3]float64{1, 1, 1}
+	for l, name := range strings.SplitN(tiers, "+", 3) {
+		switch l {
+		case 0:
+			out[0] = fan(name, slices.Max(tally(t.Server)))
+		case 1:
+			f := fan(name, distinct(t.Server))
+			out[1], out[2] = f, f
+		case 2:
+			out[2] = fan(name, distinct(t.Rack))
+		}
+	}
+	return out
 }
 
 // fabricTraffic is the bytes that the medium reads and writes for n bytes of the
