@@ -1,0 +1,170 @@
+package rank
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/actor"
+	"github.com/kolo-ccl/kolo/channel"
+)
+
+// rankActor is the actor of one rank: it runs the rank's Programs, posts its
+// messages, and opens its channels when they are first needed. It and its channels
+// live on one shard.
+type rankActor struct {
+	p     *process
+	rank  kolo.Rank // in the world
+	shard *actor.Shard
+	self  actor.Ref[message]
+	local actor.Ref[message] // self, for actors of the same shard
+
+	endpoint channel.Endpoint
+	channels map[kolo.Rank]*channel.Channel
+	messages []*ticket // sends and receives in flight
+	steps    *stepRun  // free list
+	closed   error
+}
+
+// message is what a rank actor handles.
+type message interface{ isMessage() }
+
+func (*run) isMessage()      {} // start
+func (*abortRun) isMessage() {}
+func (*transfer) isMessage() {} // has completed
+func (*stepRun) isMessage()  {} // its job has ended
+func (*ticket) isMessage()   {} // a send or receive to post
+func (*lost) isMessage()     {}
+func (*quit) isMessage()     {}
+func (tick) isMessage()      {}
+
+// abortRun ends a run with a cause as soon as its memory is free.
+type abortRun struct {
+	run   *run
+	cause error
+}
+
+// lost says that a rank of a group is gone, or with NoRank that the group has failed.
+type lost struct {
+	hub   *hub
+	rank  kolo.Rank
+	cause error
+}
+
+// quit closes the rank's channels.
+type quit struct {
+	cause error
+	done  chan struct{}
+}
+
+func newRankActor(p *process, r kolo.Rank) (*rankActor, error) {
+	a := &rankActor{p: p, rank: r, channels: map[kolo.Rank]*channel.Channel{}}
+	a.shard = p.sys.NewShard(r.String())
+	e, err := p.driver.Open(r)
+	if err != nil {
+		return nil, fmt.Errorf("open endpoint of %v: %w", r, err)
+	}
+	a.endpoint = e
+	a.self, err = actor.Spawn[message](a.shard, actor.Props{Name: r.String(), Limit: 1 << 24, OnExit: a.exited}, a)
+	if err != nil {
+		return nil, err
+	}
+	a.local = a.self.From(a.shard)
+	return a, nil
+}
+
+// tell sends a message from the turn of a shard, or from outside with nil.
+func (a *rankActor) tell(from *actor.Shard, m message) {
+	if err := a.self.From(from).Tell(m); err != nil {
+		a.refuse(from, m, err)
+	}
+}
+
+// refuse answers a message that the actor, which has ended, did not take.
+func (a *rankActor) refuse(from *actor.Shard, m message, err error) {
+	switch m := m.(type) {
+	case *run:
+		m.err = err
+		m.hub.tell(from, m)
+	case *ticket:
+		m.resolve(m.failure(err))
+	case *quit:
+		close(m.done)
+	}
+}
+
+// exited fails every group of the rank if the actor has ended by a panic.
+func (a *rankActor) exited(err error) {
+	if err == nil {
+		return
+	}
+	a.p.mu.Lock()
+	defer a.p.mu.Unlock()
+	for _, h := range a.p.hubs {
+		if slices.Contains(h.ranks, a.rank) {
+			h.tell(a.shard, &failure{err: err})
+		}
+	}
+}
+
+// stop closes the channels, ends the actor, and waits for that.
+func (a *rankActor) stop(cause error) {
+	q := &quit{cause: cause, done: make(chan struct{})}
+	a.tell(nil, q)
+	<-q.done
+}
+
+// Handle does what the message says.
+func (a *rankActor) Handle(m message) error {
+	switch m := m.(type) {
+	case *run:
+		m.start()
+	case *transfer:
+		m.of.arrive(m)
+	case *stepRun:
+		m.folded()
+	case *abortRun:
+		m.run.abort(m.cause)
+	case *ticket:
+		a.post(m)
+	case *lost:
+		a.lose(m)
+	case tick:
+		a.tick()
+	case *quit:
+		a.quit(m)
+	default:
+		panic(fmt.Sprintf("rank: unknown message %T", m))
+	}
+	return nil
+}
+
+// channel is the channel to a world rank, opened at its first use.
+func (a *rankActor) channel(peer kolo.Rank) (*channel.Channel, error) {
+	if c := a.channels[peer]; c != nil {
+		return c, nil
+	}
+	if a.closed != nil {
+		return nil, a.closed
+	}
+	conn, err := a.endpoint.Connect(peer)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %v: %w", peer, err)
+	}
+	c, err := channel.Spawn(a.shard, fmt.Sprintf("%v to %v", a.rank, peer), peer, conn, a.exited)
+	if err != nil {
+		return nil, err
+	}
+	a.channels[peer] = c
+	return c, nil
+}
+
+func (a *rankActor) quit(m *quit) {
+	a.closed = m.cause
+	for _, c := range a.channels {
+		c.Close(m.cause)
+	}
+	a.endpoint.Close()
+	a.self.From(a.shard).Stop()
+	close(m.done)
+}

@@ -1,0 +1,149 @@
+package rank
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/plan"
+)
+
+// Defaults and limits.
+const (
+	DefaultTimeout      = 5 * time.Minute
+	DefaultCloseTimeout = 10 * time.Second
+	maxRanks            = 1 << 20 // ranks of one process
+	maxAhead            = 4096    // calls of a group that a rank may be ahead of the others
+)
+
+// Config says how a World runs. The zero value works.
+type Config struct {
+	// Timeout is the longest that a call may take from the moment that the first rank
+	// made it. 0 means DefaultTimeout; negative means no deadline.
+	Timeout time.Duration
+	// CloseTimeout is how long Close waits for calls that are in flight. 0 means
+	// DefaultCloseTimeout.
+	CloseTimeout time.Duration
+	// Algorithm overrides the choice for all groups: a name of plan.Algorithms, or an
+	// expression as in HCCL_ALGO. Empty: the choice is made by cost.
+	Algorithm string
+	// Choice is how algorithms are chosen where none is set: plan.Measured (the zero
+	// value) or plan.Static.
+	Choice plan.Way
+	// Reproducible makes the bits of every reduction depend on the order of the ranks
+	// only: algorithms that cannot do that are refused.
+	Reproducible bool
+	// Topology says where the ranks are. nil: all in one server.
+	Topology *plan.Topology
+	// Workers is the number of goroutines that move and reduce large buffers, besides
+	// the ranks that wait. 0 means GOMAXPROCS.
+	Workers int
+	// Driver is the name of the channel driver between ranks of this process; the
+	// driver's package must be linked in. Empty means hccs.
+	Driver string
+
+	sources map[string]string // field -> where its value is from, if not the program
+}
+
+// Setting is one effective value of a configuration.
+type Setting struct{ Name, Value, Source string }
+
+// ConfigFromEnv reads HCCL_ALGO, HCCL_EXEC_TIMEOUT (seconds) and HCCL_DETERMINISTIC
+// (false, true, strict) by getenv, such as os.Getenv. Nothing in this module reads the
+// environment by itself.
+func ConfigFromEnv(getenv func(string) string) (Config, error) {
+	c := Config{sources: map[string]string{}}
+	if v := getenv("HCCL_ALGO"); v != "" {
+		c.Algorithm, c.sources["Algorithm"] = v, "HCCL_ALGO"
+	}
+	if v := getenv("HCCL_EXEC_TIMEOUT"); v != "" {
+		d, err := time.ParseDuration(v + "s")
+		if err != nil || d < 0 {
+			return Config{}, fmt.Errorf("%w: HCCL_EXEC_TIMEOUT=%q is no number of seconds", kolo.ErrArgument, v)
+		}
+		if d == 0 {
+			d = -1 // HCCL: 0 is never
+		}
+		c.Timeout, c.sources["Timeout"] = d, "HCCL_EXEC_TIMEOUT"
+	}
+	switch v := strings.ToLower(getenv("HCCL_DETERMINISTIC")); v {
+	case "", "false":
+	case "true", "strict":
+		c.Reproducible, c.sources["Reproducible"] = true, "HCCL_DETERMINISTIC"
+	default:
+		return Config{}, fmt.Errorf("%w: HCCL_DETERMINISTIC=%q: want false, true or strict", kolo.ErrArgument, v)
+	}
+	return c, c.Validate()
+}
+
+// Validate says what is wrong with the configuration, or nil.
+func (c *Config) Validate() error {
+	if c.CloseTimeout < 0 {
+		return fmt.Errorf("%w: Config.CloseTimeout %v is negative", kolo.ErrArgument, c.CloseTimeout)
+	}
+	if c.Workers < 0 {
+		return fmt.Errorf("%w: Config.Workers %d is negative", kolo.ErrArgument, c.Workers)
+	}
+	if err := policyOf(c.Algorithm, c.Choice, c.Reproducible).Validate(); err != nil {
+		return fmt.Errorf("Config.Algorithm: %w", err)
+	}
+	if c.Topology != nil {
+		return c.Topology.Validate()
+	}
+	return nil
+}
+
+// policyOf reads an Algorithm setting: a name, or an HCCL_ALGO expression.
+func policyOf(algorithm string, way plan.Way, reproducible bool) plan.Policy {
+	p := plan.Policy{Way: way, Reproducible: reproducible}
+	if strings.ContainsAny(algorithm, "=;/") || strings.HasPrefix(algorithm, "level") {
+		p.HCCLAlgo = algorithm
+	} else {
+		p.Algorithm = algorithm
+	}
+	return p
+}
+
+func (c Config) withDefaults(n int) Config {
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	if c.CloseTimeout == 0 {
+		c.CloseTimeout = DefaultCloseTimeout
+	}
+	if c.Topology == nil {
+		c.Topology = plan.OneProcess(n)
+	}
+	if c.Driver == "" {
+		c.Driver = "hccs"
+	}
+	return c
+}
+
+// settings lists the effective values; given is the configuration as it was given.
+func (c *Config) settings(given *Config) []Setting {
+	source := func(name string, set bool) string {
+		if s := given.sources[name]; s != "" {
+			return s
+		}
+		if set {
+			return "Config"
+		}
+		return "default"
+	}
+	algorithm := c.Algorithm
+	if algorithm == "" {
+		algorithm = "by cost"
+	}
+	return []Setting{
+		{"Timeout", c.Timeout.String(), source("Timeout", given.Timeout != 0)},
+		{"CloseTimeout", c.CloseTimeout.String(), source("CloseTimeout", given.CloseTimeout != 0)},
+		{"Algorithm", algorithm, source("Algorithm", given.Algorithm != "")},
+		{"Choice", c.Choice.String(), source("Choice", given.Choice != 0)},
+		{"Reproducible", fmt.Sprint(c.Reproducible), source("Reproducible", given.Reproducible)},
+		{"Topology", c.Topology.String(), source("Topology", given.Topology != nil)},
+		{"Workers", fmt.Sprint(c.Workers), source("Workers", given.Workers != 0)},
+		{"Driver", c.Driver, source("Driver", given.Driver != "")},
+	}
+}

@@ -1,0 +1,32 @@
+// Package rank is the user's API: a World of ranks, Groups of them, and every
+// collective on Go slices or Buffers.
+//
+//	err := rank.Run(ctx, 8, func(ctx context.Context, w *rank.World) error {
+//		grads := gradientsOf(w.Rank())
+//		return rank.AllReduce(ctx, w.Group(), grads, kolo.Sum)
+//	})
+//
+// # The rules
+//
+// The calls of a group are collective: every member makes the same calls in the
+// same order. A group runs one collective at a time, in the order of the calls;
+// different groups run independently of each other, so two groups may be used in any
+// order and from any goroutine. Send and Recv match by peer and tag, and wait for
+// nothing else. Several goroutines of one rank may call a group; their calls take
+// their numbers in the order in which they are made, which must then be the
+// same on all ranks.
+//
+// Before a byte of any output changes, all members' calls are compared; a
+// difference is kolo.ErrMismatch on every member and names the odd ranks. A group
+// fails as a whole: the first cause resolves every outstanding call of every member,
+// and later calls report it too. Every call has a deadline (Config.Timeout, or the
+// context's). Closing a group, or returning from Run's function, tells the others at
+// once: a call that then misses a member is kolo.ErrLeft. Nothing ever ends the
+// process.
+//
+// # Memory
+//
+// A buffer belongs to the runtime from the call until it returns, or until Wait
+// has returned for the asynchronous form. Buffers of different ranks must not overlap,
+// nor input and output, but for the in-place layouts that each call documents.
+package rank

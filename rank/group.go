@@ -1,0 +1,274 @@
+package rank
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/plan"
+)
+
+// GroupConfig says what a group is. Every member makes the group with the same
+// values; a difference is kolo.ErrMismatch on all of them.
+type GroupConfig struct {
+	// Name is for messages, and tells groups of the same ranks apart. Empty: a name
+	// made from Ranks.
+	Name string
+	// Ranks are the members, in world numbering. Their order is the group's numbering.
+	Ranks []kolo.Rank
+	// Algorithm overrides Config.Algorithm for the group.
+	Algorithm string
+	// Timeout overrides Config.Timeout for the group.
+	Timeout time.Duration
+	// Priority of the group's data over that of others: larger first.
+	Priority int
+}
+
+// Group is one rank's handle of a group. Its methods and calls may be used by any
+// goroutine.
+type Group struct {
+	world *World
+	hub   *hub
+	rank  kolo.Rank // in the group's numbering
+
+	flying   atomic.Int64 // calls not resolved
+	async    atomic.Int64 // Works not waited for
+	draining atomic.Bool
+	idle     chan struct{}
+
+	mu     sync.Mutex
+	free   *ticket
+	seq    uint64
+	closed bool
+}
+
+// NewGroup makes this rank a member of a group. Only the members call it, in any
+// order; it waits for nobody, and costs nothing on other ranks. A rank that is not
+// in Ranks gets kolo.ErrNotMember. A member that never makes the group is named by
+// the deadline error of the others' first call.
+func (w *World) NewGroup(c GroupConfig) (*Group, error) {
+	me := slices.Index(c.Ranks, w.rank)
+	if err := w.checkRanks(c.Ranks); err != nil {
+		return nil, err
+	}
+	if me < 0 {
+		return nil, &kolo.Error{Group: c.Name, Rank: w.rank, Peer: kolo.NoRank,
+			Err: fmt.Errorf("%w: the group has world ranks %s", kolo.ErrNotMember, kolo.RankList(c.Ranks))}
+	}
+	policy := policyOf(c.Algorithm, w.p.cfg.Choice, w.p.cfg.Reproducible)
+	if err := policy.Validate(); err != nil {
+		return nil, fmt.Errorf("GroupConfig.Algorithm: %w", err)
+	}
+	if c.Name == "" {
+		c.Name = "ranks " + kolo.RankList(c.Ranks)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return nil, fmt.Errorf("new group %q: %w", c.Name, kolo.ErrClosed)
+	}
+	nth := w.made[c.Name]
+	w.made[c.Name]++
+	g := &Group{world: w, rank: kolo.Rank(me), idle: make(chan struct{}, 1)}
+	h, err := w.p.join(hubKey{c.Name, nth}, c, g)
+	if err != nil {
+		return nil, err
+	}
+	g.hub = h
+	w.groups = append(w.groups, g)
+	return g, nil
+}
+
+func (w *World) checkRanks(ranks []kolo.Rank) error {
+	if len(ranks) == 0 {
+		return fmt.Errorf("%w: a group without ranks", kolo.ErrArgument)
+	}
+	seen := map[kolo.Rank]bool{}
+	for i, r := range ranks {
+		if r < 0 || int(r) >= w.Size() {
+			return fmt.Errorf("%w: GroupConfig.Ranks[%d] is %d; the world has ranks 0 to %d", kolo.ErrArgument, i, int(r), w.Size()-1)
+		}
+		if seen[r] {
+			return fmt.Errorf("%w: GroupConfig.Ranks[%d]: rank %d is in the list twice", kolo.ErrArgument, i, int(r))
+		}
+		seen[r] = true
+	}
+	return nil
+}
+
+// Name is the group's name.
+func (g *Group) Name() string { return g.hub.key.name }
+
+// Rank is this rank's number in the group.
+func (g *Group) Rank() kolo.Rank { return g.rank }
+
+// Size is the number of members.
+func (g *Group) Size() int { return len(g.hub.ranks) }
+
+// WorldRank is the world number of member r, or kolo.NoRank.
+func (g *Group) WorldRank(r kolo.Rank) kolo.Rank {
+	if r < 0 || int(r) >= len(g.hub.ranks) {
+		return kolo.NoRank
+	}
+	return g.hub.ranks[r]
+}
+
+// RankOf is the number in the group of a world rank, or kolo.NoRank.
+func (g *Group) RankOf(world kolo.Rank) kolo.Rank {
+	return kolo.Rank(slices.Index(g.hub.ranks, world)) // -1 is NoRank
+}
+
+// World is the world of this rank.
+func (g *Group) World() *World { return g.world }
+
+// Calls is the number of collective calls that this rank has made on the group.
+func (g *Group) Calls() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.seq
+}
+
+// Explain says which algorithm a call of the group would take, with the cost of
+// every other and why it lost.
+func (g *Group) Explain(c kolo.Call) (plan.Choice, error) { return g.hub.choose(&c) }
+
+// Abort fails the group on all members: every outstanding call resolves with
+// kolo.ErrAborted and the cause, and later calls do too. It waits for nobody.
+func (g *Group) Abort(cause error) {
+	err := kolo.ErrAborted
+	if cause != nil {
+		err = fmt.Errorf("%w by rank %d: %w", err, int(g.rank), cause)
+	}
+	g.hub.tell(nil, &failure{err: err})
+}
+
+// Err is the cause for which the group has failed, or nil.
+func (g *Group) Err() error {
+	if e := g.hub.broken.Load(); e != nil {
+		return *e
+	}
+	return nil
+}
+
+// Close leaves the group, after this rank's calls in flight have ended; when ctx or
+// Config.CloseTimeout ends first they are aborted. The other members hear of it at
+// once. It may be called again.
+func (g *Group) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, g.world.p.cfg.CloseTimeout)
+	defer cancel()
+	return g.leave(ctx, nil)
+}
+
+func (g *Group) leave(ctx context.Context, cause error) error {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return nil
+	}
+	g.closed = true
+	g.mu.Unlock()
+	var errs []error
+	if cause == nil && !g.drain(ctx) {
+		cause = fmt.Errorf("%w: Close waited for %d calls in flight", kolo.ErrDeadline, g.flying.Load())
+		errs = append(errs, &kolo.Error{Group: g.Name(), Rank: g.rank, Peer: kolo.NoRank, Err: cause})
+	}
+	g.hub.tell(nil, &leave{rank: g.rank, cause: cause})
+	g.drain(context.WithoutCancel(ctx)) // the hub resolves what is left at once
+	if n := g.async.Load(); n > 0 && cause == nil {
+		errs = append(errs, &kolo.Error{Group: g.Name(), Rank: g.rank, Peer: kolo.NoRank,
+			Err: fmt.Errorf("%w: %d asynchronous calls were never waited for", kolo.ErrArgument, n)})
+	}
+	w := g.world
+	w.mu.Lock()
+	w.groups = slices.DeleteFunc(w.groups, func(x *Group) bool { return x == g })
+	w.mu.Unlock()
+	return errors.Join(errs...)
+}
+
+// drain waits until no call of this rank is in flight, and says whether that came
+// before the end of ctx.
+func (g *Group) drain(ctx context.Context) bool {
+	g.draining.Store(true)
+	for g.flying.Load() > 0 {
+		select {
+		case <-g.idle:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// take gives out a ticket for a call. A collective gets the next call number.
+func (g *Group) take(collective, async bool) (*ticket, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil, fmt.Errorf("%w: the group was closed by this rank", kolo.ErrClosed)
+	}
+	t := g.free
+	if t == nil {
+		t = &ticket{group: g, park: make(chan struct{}, 1)}
+		t.op.Sink = t
+	} else {
+		g.free, t.next = t.next, nil
+	}
+	t.state.Store(ticketOpen)
+	t.async, t.err = async, nil
+	if collective {
+		t.seq = g.seq
+		g.seq++
+	}
+	g.flying.Add(1)
+	if async {
+		g.async.Add(1)
+	}
+	return t, nil
+}
+
+// finish is called by whoever has waited for a ticket: after success it may be
+// used again.
+func (g *Group) finish(t *ticket, err error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if t.async {
+		t.async = false
+		g.async.Add(-1)
+	}
+	if s := t.signal.Load(); s != nil {
+		s.close()
+		return err
+	}
+	if err == nil {
+		t.gen.Add(1)
+		t.in, t.out = kolo.Memory{}, kolo.Memory{}
+		t.next, g.free = g.free, t
+	}
+	return err
+}
+
+// watch makes the signal of a ticket.
+func (g *Group) watch(t *ticket, gen uint64) *signal {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if t.gen.Load() != gen {
+		s := newSignal()
+		s.close()
+		return s
+	}
+	s := t.signal.Load()
+	if s == nil {
+		s = newSignal()
+		t.signal.Store(s)
+		t.state.CompareAndSwap(ticketOpen, ticketWatched)
+	}
+	if t.state.Load() == ticketDone {
+		s.close()
+	}
+	return s
+}

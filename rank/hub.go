@@ -1,0 +1,456 @@
+package rank
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/actor"
+	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/plan"
+)
+
+// hub is the actor of one group in one process. All calls of the group meet here:
+// it compares them, chooses the algorithm, lets the medium or the rank actors do the
+// work, one collective at a time, and it alone decides that the group has failed.
+//
+//	          ticket of each rank          all are here: check, choose
+//	collecting ------------------> complete -------------------------> running
+//	     ^                                                                |
+//	     |                 tickets resolved, next round                   |
+//	     +-------------------------- job done, or every run ended <-------+
+//
+// A failure ends the running round as soon as no rank's memory is in use, and all
+// other rounds at once. A hub that has failed stays so.
+type hub struct {
+	p     *process
+	key   hubKey
+	id    uint64
+	ranks []kolo.Rank // world ranks, by group rank
+	cfg   GroupConfig
+	topo  *plan.Topology
+	plans plans
+
+	shard *actor.Shard
+	self  actor.Ref[hubMessage]
+
+	rounds  []*round // pending, by call number from base on
+	base    uint64
+	spare   []*round
+	running bool // rounds[0] is being done
+	job     channel.Job
+	jobHere bool // the job has ended inside Start
+	runs    []*run
+	members []member
+	seen    []spans // buffers that were checked for overlap
+	left    int
+
+	failed error
+	stall  *kolo.Error // the failure is that the data stands still
+	broken atomic.Pointer[error]
+	gone   []atomic.Bool
+}
+
+type hubKey struct {
+	name string
+	nth  int
+}
+
+// member is what the hub knows of one rank.
+type member struct {
+	joined bool
+	left   bool
+	cause  error     // why it left, nil for a clean exit
+	calls  uint64    // collective calls seen
+	last   kolo.Call // the latest of them
+}
+
+// round is one collective call of the group: the tickets of its ranks.
+type round struct {
+	tickets []*ticket
+	arrived int
+	opened  time.Time
+	ended   int // runs that have ended
+	cause   error
+}
+
+// hubMessage is what a hub handles.
+type hubMessage interface{ isHubMessage() }
+
+func (*ticket) isHubMessage()  {} // a rank has made a call
+func (*run) isHubMessage()     {} // a rank's run has ended
+func (*failure) isHubMessage() {}
+func (*leave) isHubMessage()   {}
+func (tick) isHubMessage()     {}
+func (jobDone) isHubMessage()  {}
+
+// failure fails the group.
+type failure struct{ err error }
+
+// leave says that a rank has left, with a cause if it failed.
+type leave struct {
+	rank  kolo.Rank
+	cause error
+}
+
+// tick asks to look at the deadlines.
+type tick struct{}
+
+// jobDone says that the medium has done the running round.
+type jobDone struct{ err error }
+
+// join makes g a member of the hub under key, which is made by the first.
+func (p *process) join(key hubKey, c GroupConfig, g *Group) (*hub, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.hubs[key]
+	if h == nil {
+		var err error
+		if h, err = p.newHub(key, c); err != nil {
+			return nil, err
+		}
+		p.hubs[key] = h
+	}
+	if err := h.sameGroup(c, g); err != nil {
+		h.tell(nil, &failure{err: err})
+		return nil, err
+	}
+	h.members[g.rank].joined = true
+	return h, nil
+}
+
+func (p *process) newHub(key hubKey, c GroupConfig) (*hub, error) {
+	n := len(c.Ranks)
+	c.Ranks = slices.Clone(c.Ranks)
+	if c.Timeout == 0 {
+		c.Timeout = p.cfg.Timeout
+	}
+	if c.Algorithm == "" {
+		c.Algorithm = p.cfg.Algorithm
+	}
+	p.nextID++
+	h := &hub{p: p, key: key, id: p.nextID, ranks: c.Ranks, cfg: c, topo: p.cfg.Topology.Sub(c.Ranks),
+		members: make([]member, n), gone: make([]atomic.Bool, n), seen: make([]spans, n)}
+	h.plans.init(h.topo, policyOf(c.Algorithm, p.cfg.Choice, p.cfg.Reproducible))
+	h.shard = p.sys.NewShard("hub " + key.name)
+	h.job.Priority = c.Priority
+	h.job.Done = h.jobEnded
+	ref, err := actor.Spawn[hubMessage](h.shard, actor.Props{Name: "hub " + key.name, Limit: 1 << 24, OnExit: h.exited}, h)
+	if err != nil {
+		return nil, fmt.Errorf("new group %q: %w", key.name, err)
+	}
+	h.self = ref
+	return h, nil
+}
+
+// sameGroup says how c differs from what the first member made; p.mu is held.
+func (h *hub) sameGroup(c GroupConfig, g *Group) error {
+	var diff string
+	switch {
+	case !slices.Equal(c.Ranks, h.ranks):
+		diff = fmt.Sprintf("ranks [%s] instead of [%s]", kolo.RankList(c.Ranks), kolo.RankList(h.ranks))
+	case c.Algorithm != "" && c.Algorithm != h.cfg.Algorithm, c.Algorithm == "" && h.cfg.Algorithm != h.p.cfg.Algorithm:
+		diff = fmt.Sprintf("algorithm %q instead of %q", c.Algorithm, h.cfg.Algorithm)
+	case c.Timeout != 0 && c.Timeout != h.cfg.Timeout, c.Timeout == 0 && h.cfg.Timeout != h.p.cfg.Timeout:
+		diff = fmt.Sprintf("timeout %v instead of %v", c.Timeout, h.cfg.Timeout)
+	case c.Priority != h.cfg.Priority:
+		diff = fmt.Sprintf("priority %d instead of %d", c.Priority, h.cfg.Priority)
+	default:
+		return nil
+	}
+	return &kolo.Error{Group: h.key.name, Rank: g.world.rank, Peer: kolo.NoRank, Ranks: []kolo.Rank{g.world.rank},
+		Err: fmt.Errorf("%w: world rank %d makes the group with %s", kolo.ErrMismatch, int(g.world.rank), diff)}
+}
+
+// tell sends a message from the turn of a shard, or from outside with nil. A hub
+// that has ended has resolved every ticket it took; one that comes later is resolved
+// here.
+func (h *hub) tell(from *actor.Shard, m hubMessage) {
+	if err := h.self.From(from).Tell(m); err != nil {
+		if t, ok := m.(*ticket); ok {
+			if e := h.broken.Load(); e != nil {
+				err = *e
+			}
+			t.resolve(t.failure(err))
+		}
+	}
+}
+
+// exited is called when the actor has ended, by a panic or by stop.
+func (h *hub) exited(err error) {
+	if err == nil {
+		err = kolo.ErrClosed
+	}
+	h.fail(err)
+	h.running = false
+	for _, rd := range h.rounds {
+		h.resolveAll(rd, err)
+	}
+	h.rounds = nil
+}
+
+// Handle does what the message says.
+func (h *hub) Handle(m hubMessage) error {
+	switch m := m.(type) {
+	case *ticket:
+		h.arrive(m)
+	case *run:
+		h.runEnded(m)
+	case jobDone:
+		h.finish(m.err)
+	case *failure:
+		h.fail(m.err)
+	case *leave:
+		h.leave(m)
+	case tick:
+		h.tick()
+	default:
+		panic(fmt.Sprintf("rank: unknown hub message %T", m))
+	}
+	return nil
+}
+
+// arrive takes the call of one rank.
+func (h *hub) arrive(t *ticket) {
+	me := t.group.rank
+	if h.failed != nil {
+		t.resolve(t.failure(h.failed))
+		return
+	}
+	h.members[me].calls = t.seq + 1
+	h.members[me].last = t.call
+	i := int(t.seq - h.base)
+	if i >= maxAhead {
+		t.resolve(t.failure(fmt.Errorf("%w: this rank is %d calls ahead of the slowest", kolo.ErrLimit, i)))
+		h.fail(fmt.Errorf("%w: rank %d is %d calls ahead of the slowest", kolo.ErrLimit, int(me), i))
+		return
+	}
+	for len(h.rounds) <= i {
+		h.rounds = append(h.rounds, h.newRound())
+	}
+	rd := h.rounds[i]
+	if rd.arrived == 0 && h.cfg.Timeout > 0 {
+		rd.opened = h.p.now()
+		h.p.watch.arm(rd.opened.Add(h.cfg.Timeout))
+	}
+	rd.tickets[me] = t
+	rd.arrived++
+	if h.left > 0 {
+		h.missLeft()
+	}
+	h.advance()
+}
+
+func (h *hub) newRound() *round {
+	if n := len(h.spare); n > 0 {
+		rd := h.spare[n-1]
+		h.spare = h.spare[:n-1]
+		return rd
+	}
+	return &round{tickets: make([]*ticket, len(h.ranks))}
+}
+
+// advance begins rounds while the first one is complete and none is running.
+func (h *hub) advance() {
+	for !h.running && h.failed == nil && len(h.rounds) > 0 && h.rounds[0].arrived == len(h.ranks) {
+		h.begin(h.rounds[0])
+	}
+}
+
+// begin does the round for which all ranks have come.
+func (h *hub) begin(rd *round) {
+	if err := h.check(rd); err != nil {
+		h.fail(err)
+		return
+	}
+	algorithm, err := h.plans.algorithm(rd)
+	if err != nil {
+		h.pop(err)
+		return
+	}
+	h.running = true
+	if algorithm == fabricName {
+		h.fabric(rd)
+		h.jobHere = false
+		h.p.engine.Start(h.shard, &h.job)
+		if h.jobHere {
+			h.finish(nil)
+		}
+		return
+	}
+	if err := h.startRuns(rd, algorithm); err != nil {
+		h.running = false
+		h.pop(err)
+	}
+}
+
+// jobEnded is called by the engine.
+func (h *hub) jobEnded(t channel.Turn, err error) {
+	if t == h.shard && err == nil {
+		h.jobHere = true
+		return
+	}
+	h.tell(t, jobDone{err})
+}
+
+// runEnded counts the ranks that have done their Program.
+func (h *hub) runEnded(r *run) {
+	if len(h.rounds) == 0 || !h.running {
+		return
+	}
+	rd := h.rounds[0]
+	rd.ended++
+	if r.err != nil {
+		if rd.cause == nil {
+			rd.cause = r.err
+		}
+		h.fail(r.err)
+	}
+	if rd.ended == len(h.ranks) {
+		h.finish(rd.cause)
+	}
+}
+
+// finish ends the running round: no rank's memory is in use any more.
+func (h *hub) finish(err error) {
+	h.running = false
+	if h.stall != nil {
+		h.failed = h.whatStalled()
+		h.broken.Store(&h.failed)
+	}
+	if err != nil && h.failed == nil {
+		h.fail(err)
+	}
+	if h.failed != nil && err != nil {
+		err = h.failed
+	}
+	h.pop(err)
+	if h.failed != nil {
+		h.drop()
+	}
+	h.advance()
+}
+
+// pop resolves the first round and forgets it.
+func (h *hub) pop(err error) {
+	rd := h.rounds[0]
+	n := copy(h.rounds, h.rounds[1:])
+	h.rounds[n] = nil
+	h.rounds = h.rounds[:n]
+	h.base++
+	h.resolveAll(rd, err)
+	clear(rd.tickets)
+	rd.arrived, rd.ended, rd.cause = 0, 0, nil
+	h.spare = append(h.spare, rd)
+}
+
+func (h *hub) resolveAll(rd *round, err error) {
+	for i, t := range rd.tickets {
+		if t == nil {
+			continue
+		}
+		rd.tickets[i] = nil
+		if err == nil {
+			t.resolve(nil)
+		} else {
+			t.resolve(h.dress(t, err))
+		}
+	}
+}
+
+// dress makes a cause the error of one rank's call. An error that already says
+// which call was at fault keeps saying it.
+func (h *hub) dress(t *ticket, err error) error {
+	e := t.failure(err)
+	if k, ok := err.(*kolo.Error); ok {
+		e.Peer, e.Ranks, e.Err = k.Peer, k.Ranks, k.Err
+		if k.Seq != t.seq && k.Op != kolo.NoCollective {
+			e.Err = fmt.Errorf("%w: the group failed in %v #%d: %w", kolo.ErrAborted, k.Op, k.Seq, k.Err)
+		}
+	}
+	return e
+}
+
+// fail fails the group; the first cause counts. The running round ends when its
+// runs have; all others end here.
+func (h *hub) fail(err error) {
+	if h.failed != nil {
+		return
+	}
+	h.failed = err
+	h.broken.Store(&err)
+	if h.running {
+		for _, r := range h.runs {
+			r.actor.tell(h.shard, &abortRun{r, err})
+		}
+	} else {
+		h.drop()
+	}
+	for r := range h.ranks {
+		h.p.actors[h.ranks[r]].tell(h.shard, &lost{hub: h, rank: kolo.NoRank, cause: err})
+	}
+}
+
+// drop resolves every round that is not running with the cause of the failure.
+func (h *hub) drop() {
+	first := 0
+	if h.running {
+		first = 1
+	}
+	for _, rd := range h.rounds[first:] {
+		h.resolveAll(rd, h.failed)
+	}
+	h.rounds = h.rounds[:first]
+}
+
+// leave notes that a rank has left. What misses it, now or later, fails the group.
+func (h *hub) leave(m *leave) {
+	mem := &h.members[m.rank]
+	if mem.left {
+		return
+	}
+	mem.left, mem.cause = true, m.cause
+	h.gone[m.rank].Store(true)
+	h.left++
+	h.missLeft()
+	for r := range h.ranks {
+		if !h.members[r].left {
+			h.p.actors[h.ranks[r]].tell(h.shard, &lost{hub: h, rank: m.rank, cause: h.leftError(m.rank, nil, 0)})
+		}
+	}
+	if h.left == len(h.ranks) {
+		h.p.mu.Lock()
+		delete(h.p.hubs, h.key)
+		h.p.mu.Unlock()
+		h.self.From(h.shard).Stop()
+	}
+}
+
+// missLeft fails the group if a round waits for a rank that has left.
+func (h *hub) missLeft() {
+	if h.failed != nil || h.left == 0 {
+		return
+	}
+	for i, rd := range h.rounds {
+		if rd.arrived == 0 || rd.arrived == len(h.ranks) {
+			continue
+		}
+		for r := range h.members {
+			if h.members[r].left && rd.tickets[r] == nil {
+				h.fail(h.leftError(kolo.Rank(r), &rd.firstTicket().call, h.base+uint64(i)))
+				return
+			}
+		}
+	}
+}
+
+func (rd *round) firstTicket() *ticket {
+	for _, t := range rd.tickets {
+		if t != nil {
+			return t
+		}
+	}
+	return nil
+}

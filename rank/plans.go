@@ -1,0 +1,123 @@
+package rank
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/plan"
+)
+
+// fabricName is the algorithm that the medium does itself.
+const fabricName = "fabric"
+
+// plans is the plan cache of a group: what was chosen for a kind of call, and the
+// Programs that were compiled. It belongs to the hub.
+type plans struct {
+	topo    *plan.Topology
+	policy  plan.Policy
+	choices map[class]choice
+	last    class // the class of lastChoice
+	lastOne choice
+	shared  map[plan.Key]plan.Compiled
+	own     map[ownKey]plan.Compiled
+}
+
+// class is a kind of call for which one choice is made: the size counts in powers
+// of two.
+type class struct {
+	collective kolo.Collective
+	dtype      kolo.DType
+	op         kolo.OpKind
+	inPlace    bool
+	size       uint8
+}
+
+type choice struct {
+	algorithm string
+	err       error
+}
+
+type ownKey struct {
+	plan.Key
+	rank kolo.Rank
+}
+
+func (p *plans) init(t *plan.Topology, policy plan.Policy) {
+	*p = plans{topo: t, policy: policy, choices: map[class]choice{}, shared: map[plan.Key]plan.Compiled{}, own: map[ownKey]plan.Compiled{}}
+}
+
+// algorithm is the algorithm for a round. One choice is made for all ranks.
+func (p *plans) algorithm(rd *round) (string, error) {
+	c := &rd.tickets[0].call
+	k := class{collective: c.Collective, dtype: c.DType, op: c.Op.Kind, size: uint8(bits.Len64(uint64(volume(c))))}
+	if c.Collective.Base() == kolo.AllToAll {
+		for _, t := range rd.tickets {
+			k.inPlace = k.inPlace || t.call.InPlace
+		}
+	}
+	if k == p.last {
+		return p.lastOne.algorithm, p.lastOne.err
+	}
+	got, ok := p.choices[k]
+	if !ok {
+		got.algorithm, got.err = p.choose(c, k.inPlace)
+		p.choices[k] = got
+	}
+	p.last, p.lastOne = k, got
+	return got.algorithm, got.err
+}
+
+// volume is the number of elements that say how large a call is.
+func volume(c *kolo.Call) int64 {
+	n := c.Count
+	for _, k := range c.Counts {
+		n += k
+	}
+	return n
+}
+
+// choose asks plan. The medium moves blocks in any order, so an AllToAll in place,
+// whose blocks trade places, is left to the choreographies.
+func (p *plans) choose(c *kolo.Call, inPlace bool) (string, error) {
+	got, err := plan.Choose(c, p.topo, p.policy)
+	if err != nil {
+		return "", err
+	}
+	if got.Algorithm != fabricName || !inPlace {
+		return got.Algorithm, nil
+	}
+	for _, row := range got.Rows {
+		if row.Serves && row.Name != fabricName {
+			return row.Name, nil
+		}
+	}
+	return "", fmt.Errorf("%w: algorithm fabric does not do %v in place, and no other serves it here", kolo.ErrUnsupported, c.Collective)
+}
+
+// program is the Program of one rank's call.
+func (p *plans) program(t *ticket, algorithm string) (plan.Compiled, error) {
+	k := plan.KeyOf(&t.call, algorithm)
+	me := t.group.rank
+	if c, ok := p.shared[k]; ok {
+		return c.For(me), nil
+	}
+	if c, ok := p.own[ownKey{k, me}]; ok {
+		return c, nil
+	}
+	c, shared, err := plan.Compile(k, p.topo, me)
+	if err != nil {
+		return plan.Compiled{}, err
+	}
+	if shared {
+		p.shared[k] = c
+	} else {
+		p.own[ownKey{k, me}] = c
+	}
+	return c, nil
+}
+
+// choose is the choice for a call, with its reasons.
+func (h *hub) choose(c *kolo.Call) (plan.Choice, error) {
+	return plan.Choose(c, h.topo, h.plans.policy)
+}

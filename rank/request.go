@@ -1,0 +1,271 @@
+package rank
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/plan"
+)
+
+// Vector says how many elements each rank has in a V form, and where they lie in
+// the memory that has a part for each. Displs nil: one behind the other, in rank order.
+type Vector struct{ Counts, Displs []int64 }
+
+// Request is any call as a value: what the typed functions make, and the form for
+// Float16, BFloat16 and device memory. Which fields count depends on the Collective:
+//
+//	AllReduce       In, Out (one buffer: in place), Op
+//	Reduce          In, Out at the root, Op, Root
+//	Broadcast       Out (read at the root, written elsewhere), Root
+//	AllGather       In, Out of P times the elements; in place: In is part Rank of Out
+//	ReduceScatter   In of P times the elements, Out, Op; in place: Out is part Rank of In
+//	Gather          In, Out at the root, Root; in place at the root as in AllGather
+//	Scatter         In at the root, Out, Root; in place at the root as in ReduceScatter
+//	AllToAll        In, Out, of P parts each (one buffer: in place)
+//	AllGatherV, GatherV           and Recv: the counts of all ranks
+//	ReduceScatterV, ScatterV      and Send: the counts of all ranks
+//	AllToAllV       Send: what goes to each rank; Recv: what comes from each
+//	AllToAllVC      Send.Counts: the matrix, row i being what rank i sends
+//	Barrier         nothing
+//	Send, Recv      In or Out, Peer, Tag
+type Request struct {
+	Collective kolo.Collective
+	In, Out    Buffer
+	Op         kolo.ReduceOp
+	Root       kolo.Rank // group rank
+	Send, Recv Vector
+	Peer       kolo.Rank // group rank
+	Tag        uint64
+}
+
+// Do makes the call and returns when it has ended on this rank. The error is a
+// *kolo.Error. If ctx ends first the group is aborted (kolo.ErrCanceled).
+func Do(ctx context.Context, g *Group, r Request) error {
+	if err := ctx.Err(); err != nil {
+		return g.refusal(&r, canceled(ctx))
+	}
+	t, err := g.issue(&r, false)
+	if err != nil {
+		return err
+	}
+	return g.finish(t, t.wait(ctx))
+}
+
+// DoAsync makes the call and returns at once. A call that is refused gives a Work
+// that has ended with the error.
+func DoAsync(g *Group, r Request) Work {
+	t, err := g.issue(&r, true)
+	if err != nil {
+		return Work{err: err}
+	}
+	return Work{t: t, gen: t.gen.Load()}
+}
+
+// Batch makes several sends and receives that progress together, and returns when
+// all have ended, with the errors of those that failed joined. Unlike Do for each in
+// turn, no order among them can deadlock.
+func Batch(ctx context.Context, g *Group, list []Request) error {
+	return BatchAsync(g, list).Wait(ctx)
+}
+
+// refusal is the error of a call that was not started.
+func (g *Group) refusal(r *Request, err error) error {
+	e := &kolo.Error{Op: r.Collective, Group: g.Name(), Rank: g.rank, Peer: kolo.NoRank, Seq: g.Calls(), Err: err}
+	if r.Collective == kolo.Send || r.Collective == kolo.Recv {
+		e.Peer = r.Peer
+	}
+	return e
+}
+
+// issue checks the call and sends it on its way.
+func (g *Group) issue(r *Request, async bool) (*ticket, error) {
+	var c call
+	if err := c.fill(g, r); err != nil {
+		return nil, g.refusal(r, err)
+	}
+	message := r.Collective == kolo.Send || r.Collective == kolo.Recv
+	t, err := g.take(!message, async)
+	if err != nil {
+		return nil, g.refusal(r, err)
+	}
+	t.call, t.in, t.out, t.displs, t.tag = c.Call, c.in, c.out, c.displs, r.Tag
+	if message {
+		g.world.actor.tell(nil, t)
+	} else {
+		g.hub.tell(nil, t)
+	}
+	return t, nil
+}
+
+// call is a checked Request.
+type call struct {
+	kolo.Call
+	in, out kolo.Memory
+	displs  plan.Displs
+}
+
+// fill checks r against the group and makes the call of it.
+func (c *call) fill(g *Group, r *Request) error {
+	n, me := int64(len(g.hub.ranks)), int64(g.rank)
+	c.Collective, c.Op = r.Collective, r.Op
+	c.in, c.out = r.In.Memory, r.Out.Memory
+	c.DType = r.In.DType
+	if r.In.Memory.Len() == 0 {
+		c.DType = r.Out.DType
+	}
+	if r.Collective.Rooted() {
+		if r.Root < 0 || int64(r.Root) >= n {
+			return fmt.Errorf("%w: root %d; the group has ranks 0 to %d (a root is a group rank; see Group.RankOf)", kolo.ErrArgument, int(r.Root), n-1)
+		}
+		c.Root = r.Root
+	}
+	if err := c.checkTypes(r); err != nil {
+		return err
+	}
+	switch r.Collective {
+	case kolo.AllReduce, kolo.Reduce, kolo.Broadcast, kolo.Barrier:
+		return c.whole(r, me)
+	case kolo.AllGather, kolo.Gather:
+		return c.gather(r, n, me)
+	case kolo.ReduceScatter, kolo.Scatter:
+		return c.scatter(r, n, me)
+	case kolo.AllToAll:
+		return c.allToAll(r, n)
+	case kolo.AllGatherV, kolo.GatherV:
+		return c.gatherV(r, n, me)
+	case kolo.ReduceScatterV, kolo.ScatterV:
+		return c.scatterV(r, n, me)
+	case kolo.AllToAllV, kolo.AllToAllVC:
+		return c.allToAllV(r, n, me)
+	case kolo.Send, kolo.Recv:
+		return c.message(r, n)
+	}
+	return fmt.Errorf("%w: %v is no call of a group", kolo.ErrArgument, r.Collective)
+}
+
+// checkTypes checks what does not depend on sizes.
+func (c *call) checkTypes(r *Request) error {
+	for _, b := range []struct {
+		name string
+		b    *Buffer
+	}{{"input", &r.In}, {"output", &r.Out}} {
+		if b.b.Memory.Len() == 0 {
+			continue
+		}
+		if !b.b.DType.Valid() {
+			return fmt.Errorf("%w: the %s has no element type %d", kolo.ErrArgument, b.name, b.b.DType)
+		}
+		size := b.b.DType.Size()
+		if b.b.Memory.Len()%int64(size) != 0 {
+			return fmt.Errorf("%w: the %s has %d bytes, no whole number of %v elements", kolo.ErrArgument, b.name, b.b.Memory.Len(), b.b.DType)
+		}
+		if !spanOf(b.b.Memory).aligned(size) {
+			return fmt.Errorf("%w: the %s is not aligned to its %v elements", kolo.ErrArgument, b.name, b.b.DType)
+		}
+		if b.b.DType != c.DType {
+			return fmt.Errorf("%w: input of %v and output of %v", kolo.ErrArgument, r.In.DType, r.Out.DType)
+		}
+	}
+	if r.Collective.Reduces() {
+		return r.Op.Check(c.DType)
+	}
+	c.Op = kolo.ReduceOp{}
+	return nil
+}
+
+func (c *call) elements(m kolo.Memory) int64 { return m.Len() / int64(c.DType.Size()) }
+
+// sized says that a buffer must have want elements.
+func (c *call) sized(what string, m kolo.Memory, want int64) error {
+	if got := c.elements(m); got != want {
+		return fmt.Errorf("%w: the %s has %d elements; want %d", kolo.ErrArgument, what, got, want)
+	}
+	return nil
+}
+
+// placed notes whether input and output are one memory, and refuses any other overlap.
+// layout says in words what would be allowed.
+func (c *call) placed(in, allowed kolo.Memory, layout string) error {
+	a, b := spanOf(in), spanOf(c.out)
+	if c.Collective == kolo.ReduceScatter || c.Collective == kolo.Scatter || c.Collective == kolo.ReduceScatterV || c.Collective == kolo.ScatterV {
+		b = spanOf(c.in)
+	}
+	if !a.overlaps(b) {
+		return nil
+	}
+	if a == spanOf(allowed) {
+		c.InPlace = true
+		return nil
+	}
+	return fmt.Errorf("%w: input and output; in place means that %s", kolo.ErrOverlap, layout)
+}
+
+func (c *call) whole(r *Request, me int64) error {
+	if r.Collective == kolo.Barrier {
+		c.DType, c.in, c.out = kolo.Uint8, kolo.Memory{}, kolo.Memory{}
+		return nil
+	}
+	if r.Collective == kolo.Broadcast {
+		c.Count, c.in = c.elements(c.out), kolo.Memory{}
+		c.InPlace = true
+		return nil
+	}
+	c.Count = c.elements(c.in)
+	if r.Collective == kolo.Reduce && me != int64(r.Root) {
+		c.out = kolo.Memory{}
+		return nil
+	}
+	if err := c.sized("output", c.out, c.Count); err != nil {
+		return err
+	}
+	return c.placed(c.in, c.out, "they are the same buffer")
+}
+
+func (c *call) gather(r *Request, n, me int64) error {
+	c.Count = c.elements(c.in)
+	if r.Collective == kolo.Gather && me != int64(r.Root) {
+		c.out = kolo.Memory{}
+		return nil
+	}
+	if err := c.sized("output", c.out, n*c.Count); err != nil {
+		return err
+	}
+	return c.placed(c.in, part(c.out, c.Count, nil, nil, int(me), int64(c.DType.Size())), "the input is this rank's part of the output")
+}
+
+func (c *call) scatter(r *Request, n, me int64) error {
+	c.Count = c.elements(c.out)
+	if r.Collective == kolo.Scatter && me != int64(r.Root) {
+		c.in = kolo.Memory{}
+		return nil
+	}
+	if err := c.sized("input", c.in, n*c.Count); err != nil {
+		return err
+	}
+	return c.placed(c.out, part(c.in, c.Count, nil, nil, int(me), int64(c.DType.Size())), "the output is this rank's part of the input")
+}
+
+func (c *call) allToAll(r *Request, n int64) error {
+	if k := c.elements(c.in); k%n != 0 {
+		return fmt.Errorf("%w: the input has %d elements, which %d ranks cannot share equally", kolo.ErrArgument, k, n)
+	}
+	c.Count = c.elements(c.in) / n
+	if err := c.sized("output", c.out, n*c.Count); err != nil {
+		return err
+	}
+	return c.placed(c.in, c.out, "they are the same buffer")
+}
+
+func (c *call) message(r *Request, n int64) error {
+	if r.Peer < 0 || int64(r.Peer) >= n {
+		return fmt.Errorf("%w: peer %d; the group has ranks 0 to %d", kolo.ErrArgument, int(r.Peer), n-1)
+	}
+	c.Root = r.Peer
+	if r.Collective == kolo.Send {
+		c.Count, c.out = c.elements(c.in), kolo.Memory{}
+	} else {
+		c.Count, c.in = c.elements(c.out), kolo.Memory{}
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package rank
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/plan"
+)
+
+// ticket is one rank's call on its way: it goes to the group's hub (or, for a
+// message, to the rank actor) and is resolved once. Tickets are made by a Group and
+// used again, so that a call allocates nothing.
+type ticket struct {
+	group  *Group
+	gen    atomic.Uint64 // counts the uses
+	seq    uint64
+	call   kolo.Call
+	in     kolo.Memory
+	out    kolo.Memory
+	displs plan.Displs
+	tag    uint64
+	issued time.Time // messages only
+
+	state  atomic.Uint32
+	park   chan struct{}
+	err    error
+	signal atomic.Pointer[signal] // made by Work.Done
+	async  bool                   // has a Work that was not waited for
+	next   *ticket                // free list of the Group
+	// The transfer of a message.
+	op channel.Op
+}
+
+// The states of a ticket. Engine.Lend looks for a state other than ticketOpen.
+const (
+	ticketOpen    uint32 = iota
+	ticketDone           // resolved
+	ticketParked         // a waiter takes park
+	ticketWatched        // Work.Done has made signal; the ticket is not used again
+)
+
+// signal is a channel closed once.
+type signal struct {
+	ch   chan struct{}
+	once sync.Once
+}
+
+func newSignal() *signal { return &signal{ch: make(chan struct{})} }
+
+func (s *signal) close() { s.once.Do(func() { close(s.ch) }) }
+
+// resolve ends the call. It is called exactly once per use.
+func (t *ticket) resolve(err error) {
+	t.err = err
+	g := t.group
+	switch t.state.Swap(ticketDone) { // a waiter may use the ticket again from here on, but in these cases
+	case ticketParked:
+		t.park <- struct{}{}
+	case ticketWatched:
+		t.signal.Load().close()
+	}
+	if g.flying.Add(-1) == 0 && g.draining.Load() {
+		select {
+		case g.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// wait returns when the call has ended, with its error. A context that ends first
+// aborts the group, and wait then returns as soon as the memory is free again.
+func (t *ticket) wait(ctx context.Context) error {
+	if t.state.Load() == ticketDone {
+		return t.err
+	}
+	g := t.group
+	runtime.Gosched()
+	if t.in.Len()+t.out.Len() > lendFrom {
+		g.hub.p.engine.Lend(&t.state)
+	}
+	park := t.park
+	if !t.state.CompareAndSwap(ticketOpen, ticketParked) {
+		if t.state.Load() == ticketDone {
+			return t.err
+		}
+		park = t.signal.Load().ch
+	}
+	done := ctx.Done()
+	if done == nil || done == g.world.done {
+		<-park
+		return t.err
+	}
+	select {
+	case <-park:
+	case <-done:
+		g.hub.tell(nil, &failure{err: t.failure(canceled(ctx))})
+		<-park
+	}
+	return t.err
+}
+
+// lendFrom is the size of a rank's buffers from which a waiting rank helps the
+// engine; below, the work is done by whoever came last.
+const lendFrom = 16 << 10
+
+// Work is the handle of an asynchronous call. It is a small value that may be
+// copied; one goroutine may wait for it, any number may watch Done. Every Work must be
+// waited for: Close reports those that were not. The buffers belong to the runtime
+// until Wait has returned or Done is closed, and the Work keeps them alive.
+type Work struct {
+	t   *ticket
+	gen uint64
+	err error // the call was refused at once
+}
+
+// Wait returns when the call has ended, with its error; nil after the first Wait
+// that returned nil. If ctx ends first the group is aborted: a collective cannot be
+// taken back by one rank alone.
+func (w Work) Wait(ctx context.Context) error {
+	if w.t == nil {
+		return w.err
+	}
+	if w.t.gen.Load() != w.gen {
+		return nil // waited for before, and used again since
+	}
+	return w.t.group.finish(w.t, w.t.wait(ctx))
+}
+
+// Done is closed when the call has ended. Wait then returns at once.
+func (w Work) Done() <-chan struct{} {
+	if w.t == nil {
+		s := newSignal()
+		s.close()
+		return s.ch
+	}
+	return w.t.group.watch(w.t, w.gen).ch
+}
+
+// failure dresses a cause as an error of this call on this rank.
+func (t *ticket) failure(err error) *kolo.Error {
+	return &kolo.Error{Op: t.call.Collective, Group: t.group.Name(), Rank: t.group.rank, Peer: kolo.NoRank, Seq: t.seq, Err: err}
+}
+
+func (t *ticket) String() string {
+	return fmt.Sprintf("%v #%d", &t.call, t.seq)
+}

@@ -1,0 +1,237 @@
+package rank
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kolo-ccl/kolo"
+)
+
+// check compares the calls of a round, before any output byte changes.
+func (h *hub) check(rd *round) error {
+	first := rd.tickets[0]
+	for _, t := range rd.tickets[1:] {
+		if !sameCall(&first.call, &t.call) {
+			return h.mismatch(rd)
+		}
+	}
+	if first.call.Collective == kolo.AllToAllV {
+		if err := h.checkPairs(rd); err != nil {
+			return err
+		}
+	}
+	return h.checkOverlap(rd)
+}
+
+// sameCall compares what all ranks must agree on.
+func sameCall(a, b *kolo.Call) bool {
+	if a.Collective != b.Collective || a.DType != b.DType || a.Op != b.Op || a.Root != b.Root || a.Count != b.Count {
+		return false
+	}
+	return len(a.Counts) == 0 && len(b.Counts) == 0 || len(a.Diff(b)) == 0
+}
+
+// mismatch names the ranks that differ from the most, with both calls.
+func (h *hub) mismatch(rd *round) error {
+	class := make([]int, len(rd.tickets)) // the first rank with the same call
+	size := make([]int, len(rd.tickets))
+	for i, t := range rd.tickets {
+		class[i] = i
+		for k := range i {
+			if sameCall(&rd.tickets[k].call, &t.call) {
+				class[i] = class[k]
+				break
+			}
+		}
+		size[class[i]]++
+	}
+	most := 0
+	for i := range size {
+		if size[i] > size[most] {
+			most = i
+		}
+	}
+	want := &rd.tickets[most].call
+	var odd []kolo.Rank
+	var parts []string
+	for i := range size {
+		if size[i] == 0 || i == most {
+			continue
+		}
+		var ranks []kolo.Rank
+		for k := range class {
+			if class[k] == i {
+				ranks = append(ranks, kolo.Rank(k))
+			}
+		}
+		odd = append(odd, ranks...)
+		got := &rd.tickets[i].call
+		parts = append(parts, fmt.Sprintf("rank %s called %v: %s", kolo.RankList(ranks), got, strings.Join(got.Diff(want), ", ")))
+	}
+	e := &kolo.Error{Op: want.Collective, Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Seq: h.base, Ranks: odd}
+	if len(odd) == 1 {
+		e.Peer = odd[0]
+	}
+	e.Err = fmt.Errorf("%w: %d of %d ranks called %v; %s", kolo.ErrMismatch, size[most], len(class), want, strings.Join(parts, "; "))
+	return e
+}
+
+// checkPairs compares what each rank sends to each other in AllToAllV with what that
+// one takes.
+func (h *hub) checkPairs(rd *round) error {
+	for i, t := range rd.tickets {
+		for j, u := range rd.tickets {
+			if s, r := t.call.Counts[j], u.call.RecvCounts[i]; s != r {
+				return &kolo.Error{Op: t.call.Collective, Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Seq: h.base,
+					Ranks: []kolo.Rank{kolo.Rank(i), kolo.Rank(j)},
+					Err:   fmt.Errorf("%w: rank %d sends %d elements to rank %d, which takes %d", kolo.ErrMismatch, i, s, j, r)}
+			}
+		}
+	}
+	return nil
+}
+
+// spans are the buffers of one rank's call.
+type spans struct{ in, out span }
+
+// checkOverlap refuses buffers of different ranks that overlap where one of them is
+// written. Buffers that were found good stay so while they are the same.
+func (h *hub) checkOverlap(rd *round) error {
+	changed := false
+	for i, t := range rd.tickets {
+		s := spans{spanOf(t.in), spanOf(t.out)}
+		if s != h.seen[i] {
+			h.seen[i], changed = s, true
+		}
+	}
+	if !changed {
+		return nil
+	}
+	if a, b, ok := overlapping(h.seen); ok {
+		clear(h.seen)
+		return &kolo.Error{Op: rd.tickets[0].call.Collective, Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Seq: h.base,
+			Ranks: []kolo.Rank{kolo.Rank(a), kolo.Rank(b)},
+			Err:   fmt.Errorf("%w: the memory of rank %d and of rank %d is in part the same; give each rank buffers of its own", kolo.ErrOverlap, a, b)}
+	}
+	return nil
+}
+
+// leftError says that rank r has left, and which call needs it, if one does.
+func (h *hub) leftError(r kolo.Rank, c *kolo.Call, seq uint64) error {
+	m := &h.members[r]
+	e := &kolo.Error{Group: h.key.name, Rank: kolo.NoRank, Peer: r, Ranks: []kolo.Rank{r}}
+	what := "rank %d has left the group"
+	if m.cause != nil {
+		what = "rank %d has failed"
+	}
+	text := fmt.Sprintf(what, int(r)) + h.lastCall(r)
+	if c != nil {
+		e.Op, e.Seq = c.Collective, seq
+	}
+	e.Err = fmt.Errorf("%w: %s", kolo.ErrLeft, text)
+	if m.cause != nil {
+		e.Err = fmt.Errorf("%w: %s: %w", kolo.ErrLeft, text, m.cause)
+	}
+	return e
+}
+
+// lastCall is what rank r did last, as a clause.
+func (h *hub) lastCall(r kolo.Rank) string {
+	m := &h.members[r]
+	switch {
+	case m.calls > 0:
+		return fmt.Sprintf(" after %v #%d", &m.last, m.calls-1)
+	case !m.joined:
+		return " and has never made it"
+	}
+	return " before its first call"
+}
+
+// tick fails the group if a round is past its deadline.
+func (h *hub) tick() {
+	if h.failed != nil || h.cfg.Timeout <= 0 {
+		return
+	}
+	now := h.p.now()
+	for i, rd := range h.rounds {
+		if rd.arrived == 0 {
+			continue
+		}
+		if end := rd.opened.Add(h.cfg.Timeout); now.Before(end) {
+			h.p.watch.arm(end)
+			continue
+		}
+		h.expired(i, rd)
+		return
+	}
+}
+
+// expired says who is waited for.
+func (h *hub) expired(i int, rd *round) {
+	t := rd.firstTicket()
+	e := &kolo.Error{Op: t.call.Collective, Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Seq: h.base + uint64(i)}
+	if rd.arrived == len(h.ranks) {
+		h.stalled(e)
+		return
+	}
+	var parts []string
+	for r := range rd.tickets {
+		if rd.tickets[r] != nil {
+			continue
+		}
+		e.Ranks = append(e.Ranks, kolo.Rank(r))
+		if len(parts) < 4 {
+			parts = append(parts, fmt.Sprintf("rank %d last called%s", r, strings.TrimPrefix(h.lastCallOf(r), " after")))
+		}
+	}
+	if len(e.Ranks) == 1 {
+		e.Peer = e.Ranks[0]
+	}
+	e.Err = fmt.Errorf("%w: %v after the first call, rank %s not arrived (%s); %d of %d ranks wait for %v",
+		kolo.ErrDeadline, h.cfg.Timeout, haveNot(e.Ranks), strings.Join(parts, "; "), rd.arrived, len(h.ranks), &t.call)
+	h.fail(e)
+}
+
+func haveNot(ranks []kolo.Rank) string {
+	if len(ranks) == 1 {
+		return kolo.RankList(ranks) + " has"
+	}
+	return kolo.RankList(ranks) + " have"
+}
+
+func (h *hub) lastCallOf(r int) string {
+	m := &h.members[r]
+	switch {
+	case m.calls > 0:
+		return fmt.Sprintf(" after %v #%d", &m.last, m.calls-1)
+	case !m.joined:
+		return " nothing: it has not made the group"
+	}
+	return " nothing"
+}
+
+// stalled fails a round that all ranks have joined but that does not move. The
+// runs say what they wait for when they are aborted.
+func (h *hub) stalled(e *kolo.Error) {
+	e.Err = fmt.Errorf("%w: all ranks have called, but the data has not come through in %v", kolo.ErrDeadline, h.cfg.Timeout)
+	if len(h.runs) > 0 {
+		h.stall = e
+	}
+	h.fail(e)
+}
+
+// whatStalled is the failure with what the ranks were waiting for.
+func (h *hub) whatStalled() error {
+	e := *h.stall
+	var waits []string
+	for _, r := range h.runs {
+		if r.waits != "" && len(waits) < maxWaits {
+			waits = append(waits, r.waits)
+		}
+	}
+	e.Err = fmt.Errorf("%w; %s", e.Err, strings.Join(waits, "; "))
+	return &e
+}
+
+// maxWaits is the most ranks whose wait is told in an error.
+const maxWaits = 8

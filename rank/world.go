@@ -1,0 +1,228 @@
+package rank
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/actor"
+	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/channel/hccs"
+)
+
+// World is one rank's view of all ranks. It is made by Run (or Open) and closed
+// with it. Its methods may be called by any goroutine.
+type World struct {
+	p     *process
+	rank  kolo.Rank
+	actor *rankActor
+	group *Group
+	done  <-chan struct{} // of Run's context, which is watched for all calls
+
+	mu     sync.Mutex
+	groups []*Group
+	made   map[string]int // creations per group name
+	closed bool
+}
+
+// process is what the ranks of one process share.
+type process struct {
+	given  Config // as it was given
+	cfg    Config // with defaults
+	sys    *actor.System
+	engine channel.Engine
+	driver channel.Driver
+	actors []*rankActor
+	now    func() time.Time
+
+	mu     sync.Mutex
+	hubs   map[hubKey]*hub
+	nextID uint64
+	open   int // worlds not closed
+
+	watch watch
+}
+
+// newProcess makes the ranks 0..n-1 of a world in this process.
+func newProcess(n int, given Config) (*process, error) {
+	if n < 1 || n > maxRanks {
+		return nil, fmt.Errorf("%w: a world of %d ranks; want 1 to %d", kolo.ErrArgument, n, maxRanks)
+	}
+	if err := given.Validate(); err != nil {
+		return nil, err
+	}
+	cfg := given.withDefaults(n)
+	if cfg.Topology.Ranks() != n {
+		return nil, fmt.Errorf("%w: Config.Topology has %d ranks, the world %d", kolo.ErrArgument, cfg.Topology.Ranks(), n)
+	}
+	p := &process{given: given, cfg: cfg, now: time.Now, hubs: map[hubKey]*hub{}, open: n}
+	p.engine = hccs.NewEngine(cfg.Workers)
+	driver, err := channel.Open(cfg.Driver, channel.Config{Job: "local", Engine: p.engine})
+	if err != nil {
+		p.engine.Close()
+		return nil, err
+	}
+	p.driver = driver
+	p.sys = actor.NewSystem(actor.Config{})
+	p.watch.init(p)
+	for r := range n {
+		a, err := newRankActor(p, kolo.Rank(r))
+		if err != nil {
+			return nil, errors.Join(err, p.close(context.Background()))
+		}
+		p.actors = append(p.actors, a)
+	}
+	return p, nil
+}
+
+// close ends what the ranks share, after their worlds were closed.
+func (p *process) close(ctx context.Context) error {
+	p.watch.close()
+	err := p.sys.Close(ctx)
+	if err == nil {
+		p.engine.Close()
+		err = p.driver.Close()
+	}
+	return err
+}
+
+// Open makes n ranks of one process, each with its World, without running
+// anything. Every World must be closed; the last Close ends the goroutines. Run is
+// the usual way.
+func Open(n int, cfg Config) ([]*World, error) {
+	p, err := newProcess(n, cfg)
+	if err != nil {
+		return nil, err
+	}
+	worlds := make([]*World, n)
+	all := make([]kolo.Rank, n)
+	for r := range n {
+		worlds[r] = &World{p: p, rank: kolo.Rank(r), actor: p.actors[r], made: map[string]int{}}
+		all[r] = kolo.Rank(r)
+	}
+	for _, w := range worlds {
+		g, err := w.NewGroup(GroupConfig{Name: worldName, Ranks: all})
+		if err != nil {
+			return nil, errors.Join(err, p.close(context.Background()))
+		}
+		w.group = g
+	}
+	return worlds, nil
+}
+
+// worldName is the name of the group of all ranks.
+const worldName = "world"
+
+// Rank is this rank's number in the world.
+func (w *World) Rank() kolo.Rank { return w.rank }
+
+// Size is the number of ranks.
+func (w *World) Size() int { return len(w.p.actors) }
+
+// Group is the group of all ranks.
+func (w *World) Group() *Group { return w.group }
+
+// Settings lists the effective configuration with the source of each value.
+func (w *World) Settings() []Setting { return w.p.cfg.settings(&w.p.given) }
+
+// Groups lists the groups of this rank that are not closed.
+func (w *World) Groups() []*Group {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]*Group(nil), w.groups...)
+}
+
+// Close leaves every group, after the calls in flight have ended or ctx or
+// Config.CloseTimeout has; those are then aborted. The other ranks hear of it at
+// once. Close never waits for a rank that does not answer. It may be called again. The
+// error reports calls that were aborted and Works that were never waited for.
+func (w *World) Close(ctx context.Context) error { return w.leave(ctx, nil) }
+
+// leave closes the world; with a cause it waits for nothing, and the other ranks
+// are told the cause.
+func (w *World) leave(ctx context.Context, cause error) error {
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return nil
+	}
+	w.closed = true
+	groups := append([]*Group(nil), w.groups...)
+	w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, w.p.cfg.CloseTimeout)
+	defer cancel()
+	var errs []error
+	for i := len(groups) - 1; i >= 0; i-- {
+		errs = append(errs, groups[i].leave(ctx, cause))
+	}
+	w.actor.stop(fmt.Errorf("%w: %v has closed its world", kolo.ErrLeft, w.rank))
+	w.p.mu.Lock()
+	w.p.open--
+	last := w.p.open == 0
+	w.p.mu.Unlock()
+	if last {
+		errs = append(errs, w.p.close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// watch is the one timer of a process: it wakes the hubs and the rank actors at
+// the nearest deadline.
+type watch struct {
+	p      *process
+	next   atomic.Int64 // UnixNano of the armed deadline, 0 if none
+	mu     sync.Mutex
+	timer  *time.Timer
+	closed bool
+}
+
+func (w *watch) init(p *process) { w.p = p }
+
+// arm makes sure that the ticks come at deadline or before.
+func (w *watch) arm(deadline time.Time) {
+	at := deadline.UnixNano()
+	if next := w.next.Load(); next != 0 && next <= at {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if next := w.next.Load(); w.closed || next != 0 && next <= at {
+		return
+	}
+	w.next.Store(at)
+	wait := deadline.Sub(w.p.now())
+	if w.timer == nil {
+		w.timer = time.AfterFunc(wait, w.fire)
+	} else {
+		w.timer.Reset(wait)
+	}
+}
+
+func (w *watch) fire() {
+	w.next.Store(0)
+	w.p.mu.Lock()
+	hubs := make([]*hub, 0, len(w.p.hubs))
+	for _, h := range w.p.hubs {
+		hubs = append(hubs, h)
+	}
+	w.p.mu.Unlock()
+	for _, h := range hubs {
+		h.tell(nil, tick{})
+	}
+	for _, a := range w.p.actors {
+		a.tell(nil, tick{})
+	}
+}
+
+func (w *watch) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
