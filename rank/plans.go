@@ -99,21 +99,22 @@ func (p *plans) choose(c *kolo.Call, inPlace bool) (string, error) {
 func (p *plans) program(t *ticket, algorithm string) (plan.Compiled, error) {
 	k := plan.KeyOf(&t.call, algorithm)
 	me := t.group.rank
-	if c, ok := p.shared[k]; ok {
-		return c.For(me), nil
-	}
 	if c, ok := p.own[ownKey{k, me}]; ok {
 		return c, nil
 	}
-	c, shared, err := plan.Compile(k, p.topo, me)
-	if err != nil {
-		return plan.Compiled{}, err
-	}
-	if shared {
-		p.shared[k] = c
+	c, ok := p.shared[k]
+	if ok {
+		c = c.For(me)
 	} else {
-		p.own[ownKey{k, me}] = c
+		var err error
+		if c, ok, err = plan.Compile(k, p.topo, me); err != nil {
+			return plan.Compiled{}, err
+		}
+		if ok {
+			p.shared[k] = c
+		}
 	}
+	p.own[ownKey{k, me}] = c
 	return c, nil
 }
 

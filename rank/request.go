@@ -144,33 +144,35 @@ func (c *call) fill(g *Group, r *Request) error {
 	return fmt.Errorf("%w: %v is no call of a group", kolo.ErrArgument, r.Collective)
 }
 
-// checkTypes checks what does not depend on sizes.
+// checkTypes checks what does not depend on the collective.
 func (c *call) checkTypes(r *Request) error {
-	for _, b := range []struct {
-		name string
-		b    *Buffer
-	}{{"input", &r.In}, {"output", &r.Out}} {
-		if b.b.Memory.Len() == 0 {
-			continue
-		}
-		if !b.b.DType.Valid() {
-			return fmt.Errorf("%w: the %s has no element type %d", kolo.ErrArgument, b.name, b.b.DType)
-		}
-		size := b.b.DType.Size()
-		if b.b.Memory.Len()%int64(size) != 0 {
-			return fmt.Errorf("%w: the %s has %d bytes, no whole number of %v elements", kolo.ErrArgument, b.name, b.b.Memory.Len(), b.b.DType)
-		}
-		if !spanOf(b.b.Memory).aligned(size) {
-			return fmt.Errorf("%w: the %s is not aligned to its %v elements", kolo.ErrArgument, b.name, b.b.DType)
-		}
-		if b.b.DType != c.DType {
-			return fmt.Errorf("%w: input of %v and output of %v", kolo.ErrArgument, r.In.DType, r.Out.DType)
-		}
+	if err := c.checkBuffer("input", r.In); err != nil {
+		return err
+	}
+	if err := c.checkBuffer("output", r.Out); err != nil {
+		return err
 	}
 	if r.Collective.Reduces() {
 		return r.Op.Check(c.DType)
 	}
 	c.Op = kolo.ReduceOp{}
+	return nil
+}
+
+func (c *call) checkBuffer(what string, b Buffer) error {
+	size := b.DType.Size()
+	switch {
+	case b.Memory.Len() == 0:
+		return nil
+	case !b.DType.Valid():
+		return fmt.Errorf("%w: the %s has no element type %d", kolo.ErrArgument, what, b.DType)
+	case b.Memory.Len()%int64(size) != 0:
+		return fmt.Errorf("%w: the %s has %d bytes, no whole number of %v elements", kolo.ErrArgument, what, b.Memory.Len(), b.DType)
+	case !spanOf(b.Memory).aligned(size):
+		return fmt.Errorf("%w: the %s is not aligned to its %v elements", kolo.ErrArgument, what, b.DType)
+	case b.DType != c.DType:
+		return fmt.Errorf("%w: the input is of %v and the %s of %v", kolo.ErrArgument, c.DType, what, b.DType)
+	}
 	return nil
 }
 
