@@ -142,7 +142,7 @@ func (c *choreography) size(r int, slot int32) int64 {
 	if at.buf == In {
 		from, to = to, from
 	}
-	if p.InPlace && at.buf == Out { // what a rank takes from another is as long as what it gives
+	if p.InPlace && at.buf != In { // what a rank takes from another is as long as what it gives
 		from, to = min(from, to), max(from, to)
 	}
 	return (from*n+to)*parts + part
@@ -188,7 +188,13 @@ func (c *choreography) connect() error {
 	number := map[line]int32{}
 	var lines []line
 	var sent, taken []int32 // by connection
-	c.ends = make([]int32, 1, len(c.owner)+1)
+	peers := 0
+	for _, p := range c.programs {
+		for i := range p.Steps {
+			peers += len(p.Steps[i].Peers)
+		}
+	}
+	c.ends, c.message = make([]int32, 1, len(c.owner)+1), make([]int32, 0, peers)
 	for r, p := range c.programs {
 		for i := range p.Steps {
 			s := &p.Steps[i]

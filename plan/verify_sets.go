@@ -5,8 +5,8 @@ import "math/bits"
 // sets is a table of sets of ranks. A set is named by its index; the union of two
 // is made once.
 type sets struct {
-	words  int // per set
-	bits   []uint64
+	words  int        // per set
+	pages  [][]uint64 // of pageSets sets each, so that growth copies nothing
 	size   []int32
 	unions map[[2]int32]union
 }
@@ -16,19 +16,30 @@ type union struct {
 	common int32 // a member of both, -1 where they have none
 }
 
+const pageSets = 256
+
 // newSets has the n sets of one rank, which are named like the ranks.
 func newSets(n int) *sets {
 	s := &sets{words: (n + 63) / 64, unions: map[[2]int32]union{}}
 	for r := range n {
-		s.bits = append(s.bits, make([]uint64, s.words)...)
-		s.bits[r*s.words+r/64] |= 1 << (r % 64)
-		s.size = append(s.size, 1)
+		s.of(s.add(1))[r/64] = 1 << (r % 64)
 	}
 	return s
 }
 
 func (s *sets) of(a int32) []uint64 {
-	return s.bits[int(a)*s.words : (int(a)+1)*s.words]
+	at := int(a%pageSets) * s.words
+	return s.pages[a/pageSets][at : at+s.words]
+}
+
+// add makes room for a set of the given size and returns its name.
+func (s *sets) add(size int) int32 {
+	a := int32(len(s.size))
+	if int(a/pageSets) == len(s.pages) {
+		s.pages = append(s.pages, make([]uint64, pageSets*s.words))
+	}
+	s.size = append(s.size, int32(size))
+	return a
 }
 
 // join is the union of two sets and, where they are not disjoint, a common member.
@@ -43,26 +54,25 @@ func (s *sets) join(a, b int32) (set, common int32) {
 	if ok {
 		return u.set, u.common
 	}
-	u = union{int32(len(s.size)), -1}
-	s.bits = append(s.bits, s.of(a)...)
+	u.common = -1
 	size := 0
-	all, more := s.of(u.set), s.of(b)
-	for i, w := range more {
-		if both := all[i] & w; both != 0 && u.common < 0 {
+	x, y := s.of(a), s.of(b)
+	for i := range x {
+		if both := x[i] & y[i]; both != 0 && u.common < 0 {
 			u.common = int32(64*i + bits.TrailingZeros64(both))
 		}
-		all[i] |= w
-		size += bits.OnesCount64(all[i])
+		size += bits.OnesCount64(x[i] | y[i])
 	}
-	s.size = append(s.size, int32(size))
 	switch int32(size) { // one that contains the other is the union
 	case s.size[a]:
 		u.set = a
 	case s.size[b]:
 		u.set = b
-	}
-	if u.set < int32(len(s.size)-1) {
-		s.bits, s.size = s.bits[:len(s.bits)-s.words], s.size[:len(s.size)-1]
+	default:
+		u.set = s.add(size)
+		for i := range x {
+			s.of(u.set)[i] = x[i] | y[i]
+		}
 	}
 	s.unions[[2]int32{a, b}] = u
 	return u.set, u.common

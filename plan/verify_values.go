@@ -30,7 +30,8 @@ type values struct {
 	held  map[int32][]int32 // by send step: what it gave, if it ended before all that was taken
 	left  []int32           // by step: messages of a send that were not yet taken
 
-	src, dst []int32
+	src, dst []int32 // of the step at hand
+	got      []int32 // what it has taken
 	operands []operand
 }
 
@@ -43,7 +44,7 @@ type operand struct {
 // checkValues runs the steps in an order in which they may happen, and looks at the
 // result. Since there is no race, the values are the same in every order.
 func (c *choreography) checkValues(order []event) (sameBits, onePass bool, err error) {
-	v := &values{c: c, sets: newSets(len(c.programs)), known: make([]value, 1), held: map[int32][]int32{}}
+	v := &values{c: c, sets: newSets(len(c.programs)), held: map[int32][]int32{}}
 	v.start()
 	v.left = make([]int32, len(c.owner))
 	for i := range v.left {
@@ -63,6 +64,17 @@ func (c *choreography) checkValues(order []event) (sameBits, onePass bool, err e
 // start gives each rank what it has before the call.
 func (v *values) start() {
 	c := v.c
+	total := 1
+	for _, p := range c.programs {
+		_, _, n, _ := input(p)
+		total += n
+		for i := range p.Steps {
+			if s := &p.Steps[i]; s.Op == RecvReduce || s.Op == Scale {
+				total += width(s.Dst)
+			}
+		}
+	}
+	v.known = make([]value, 1, total)
 	for r, p := range c.programs {
 		v.at = append(v.at, make([]int32, c.base[r][Scratch]+p.Blocks[Scratch]))
 		buf, first, n, block := input(p)
@@ -72,6 +84,15 @@ func (v *values) start() {
 		}
 		v.begin = append(v.begin, slices.Clone(v.at[r]))
 	}
+}
+
+// width is the number of blocks of spans.
+func width(spans []Span) int {
+	n := 0
+	for _, s := range spans {
+		n += int(s.N)
+	}
+	return n
 }
 
 // input is where p's rank has its own data: n blocks of a buffer from first on,
@@ -120,7 +141,7 @@ func (v *values) end(step int32) error {
 	c := v.c
 	r, i := c.local(step)
 	s := &c.programs[r].Steps[i]
-	v.src, v.dst = c.slots(v.src[:0], r, s.Src), c.slots(v.dst[:0], r, s.Dst)
+	v.src, v.dst, v.got = c.slots(v.src[:0], r, s.Src), c.slots(v.dst[:0], r, s.Dst), v.got[:0]
 	for k, slot := range v.src {
 		if v.at[r][slot] == 0 {
 			return c.fault(CheckValue, r, i, kolo.NoRank, "it reads %s, its block %d, which nothing has written", c.slotName(r, slot), k)
@@ -166,7 +187,9 @@ func (v *values) take(step, m int32) ([]int32, error) {
 		return got, nil
 	}
 	q, j := c.local(from)
-	got := c.slots(nil, q, c.programs[q].Steps[j].Src)
+	start := len(v.got)
+	v.got = c.slots(v.got, q, c.programs[q].Steps[j].Src)
+	got := v.got[start:]
 	for k, slot := range got {
 		if v.at[q][slot] == 0 {
 			return nil, c.fault(CheckValue, q, j, kolo.Rank(c.owner[step]), "it sends %s, its block %d, which nothing has written", c.slotName(q, slot), k)
@@ -203,7 +226,7 @@ func (v *values) fold(r, i int, step int32) error {
 	if !p.Collective.Reduces() {
 		return c.fault(CheckValue, r, i, kolo.NoRank, "%v reduces nothing", p.Collective)
 	}
-	v.operands = append(v.operands[:0], operand{kolo.Rank(r), slices.Clone(v.src)})
+	v.operands = append(v.operands[:0], operand{kolo.Rank(r), v.src})
 	for _, m := range c.messages(step) {
 		got, err := v.take(step, m)
 		if err != nil {
