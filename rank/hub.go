@@ -415,9 +415,17 @@ func (h *hub) leave(m *leave) {
 	h.gone[m.rank].Store(true)
 	h.left++
 	h.missLeft()
+	gone := h.leftError(m.rank, nil, 0)
+	if h.failed == nil && h.holds(m.rank) {
+		h.fail(gone)
+	}
 	for r := range h.ranks {
-		if !h.members[r].left {
-			h.p.actors[h.ranks[r]].tell(h.shard, &lost{hub: h, rank: m.rank, cause: h.leftError(m.rank, nil, 0)})
+		what := &lost{hub: h, rank: m.rank, cause: gone}
+		if kolo.Rank(r) == m.rank {
+			what.rank = kolo.NoRank // its own messages end too
+		}
+		if r == int(m.rank) || !h.members[r].left {
+			h.p.actors[h.ranks[r]].tell(h.shard, what)
 		}
 	}
 	if h.left == len(h.ranks) {
@@ -426,6 +434,17 @@ func (h *hub) leave(m *leave) {
 		h.p.mu.Unlock()
 		h.self.From(h.shard).Stop()
 	}
+}
+
+// holds says whether a round that has not begun has a call of rank r, whose memory
+// must be free once it has left.
+func (h *hub) holds(r kolo.Rank) bool {
+	for i, rd := range h.rounds {
+		if rd.tickets[r] != nil && !(i == 0 && h.running) {
+			return true
+		}
+	}
+	return false
 }
 
 // missLeft fails the group if a round waits for a rank that has left.
