@@ -16,12 +16,23 @@ import (
 // AllReduce copies nothing: its first reduction reads In and writes Out.
 type builder struct {
 	p     *Program
+	cuts  int             // pieces that a pipelined algorithm cuts its vector into
 	loc   []place         // where the value of block b lies
 	home  []place         // where the result wants block b
-	own   []bool          // block b holds this rank's own, still raw contribution
+	base  [numBuffers]int // slot of block 0 of each buffer; Scratch has the last slots
 	write []int32         // by slot: last step that wrote it, -1 none
-	reads [][]int32       // by slot: steps that read it since then
-	base  [numBuffers]int // slot of block 0 of each buffer
+	read  []int32         // by slot: its last entry in reads since then, -1 none
+	reads []reading
+	seen  []int32 // by step: 1 + the last step that was found to come after it
+	wait  []int32 // steps that the next one must come after for another reason
+
+	// Lists that steps hold parts of. They only grow.
+	peers []kolo.Rank
+	spans []Span
+	after []int32
+	// Lists that live for one call.
+	numbers, blocks []int
+	src, dst        []place
 }
 
 // place is a block of a buffer.
@@ -32,6 +43,9 @@ type place struct {
 
 var nowhere = place{numBuffers, 0}
 
+// reading is an entry in the list of the steps that read a slot.
+type reading struct{ step, next int32 }
+
 // request is what a Program is compiled for.
 type request struct {
 	collective kolo.Collective // base
@@ -40,37 +54,39 @@ type request struct {
 	inPlace    bool
 	scale      bool // PreMulSum: every rank's contribution is multiplied first
 	parts      int  // blocks per chunk, or of the vector where there is one chunk
+	cuts       int  // of these, pieces that follow each other in a pipeline
 }
 
 // newBuilder starts the Program of one rank.
 func newBuilder(algorithm string, r request) *builder {
 	p := &Program{Collective: r.collective, Algorithm: algorithm, Rank: r.rank, Ranks: r.ranks,
 		Root: r.root, InPlace: r.inPlace, Chunks: 1, Parts: r.parts}
-	b := &builder{p: p}
+	b := &builder{p: p, cuts: r.cuts}
 	switch r.collective {
 	case kolo.AllGather, kolo.ReduceScatter, kolo.Gather, kolo.Scatter, kolo.AllToAll:
 		p.Chunks = r.ranks
 	}
 	n := p.Chunks * p.Parts
-	b.loc, b.home, b.own = make([]place, n), make([]place, n), make([]bool, n)
+	b.loc, b.home = make([]place, n), make([]place, n)
 	for i := range n {
 		b.loc[i], b.home[i] = nowhere, nowhere
 	}
-	p.Blocks[Scratch] = n
 	b.place(r)
-	total := 0
-	for i, k := range p.Blocks {
-		b.base[i] = total
-		total += k
-	}
-	b.write, b.reads = make([]int32, total), make([][]int32, total)
-	for i := range b.write {
-		b.write[i] = -1
-	}
+	b.base[Out] = p.Blocks[In]
+	b.base[Scratch] = p.Blocks[In] + p.Blocks[Out]
+	b.growScratch(n)
 	if r.scale {
 		b.scaleOwn()
 	}
 	return b
+}
+
+// growScratch makes room for n blocks of scratch.
+func (b *builder) growScratch(n int) {
+	b.p.Blocks[Scratch] = n
+	for len(b.write) < b.base[Scratch]+n {
+		b.write, b.read = append(b.write, -1), append(b.read, -1)
+	}
 }
 
 // place sets the buffers of the collective: where each block is at first and
@@ -137,22 +153,16 @@ func (b *builder) place(r request) {
 		p.Blocks[Out] = n
 		p.Blocks[from] = n
 	}
-	for i, at := range b.loc {
-		b.own[i] = at != nowhere && r.collective.Reduces()
-	}
 }
 
 // scaleOwn multiplies this rank's contribution before anything else.
 func (b *builder) scaleOwn() {
+	b.src, b.dst = append(b.src[:0], b.loc...), b.dst[:0]
 	for i := range b.loc {
-		if !b.own[i] {
-			continue
-		}
-		src := b.loc[i]
-		dst := b.target(i)
-		b.step(Step{Op: Scale, Src: spans([]place{src}), Dst: spans([]place{dst})})
-		b.loc[i] = dst
+		b.dst = append(b.dst, b.target(i))
 	}
+	b.step(Step{Op: Scale}, b.src, b.dst)
+	copy(b.loc, b.dst)
 }
 
 // target is where a new value of block i goes: over the old one where that may
@@ -170,157 +180,205 @@ func (b *builder) target(i int) place {
 }
 
 // beside is a target that leaves the old value alone, for an exchange in which
-// it is being sent.
-func (b *builder) beside(i int) place {
-	at := b.loc[i]
-	if b.home[i] != nowhere && b.home[i] != at {
-		return b.home[i]
+// it is being sent. The values of a row of exchanges go from home to scratch and
+// back; left is how many exchanges are to come, so that the last one ends at home
+// where the first may choose.
+func (b *builder) beside(i, left int) place {
+	at, home, scratch := b.loc[i], b.home[i], place{Scratch, int32(i)}
+	switch {
+	case home == nowhere || at == home:
+		if at == scratch {
+			panic("plan: an exchange has nowhere to put a block")
+		}
+		return scratch
+	case at == scratch || left%2 == 0:
+		return home
 	}
-	if at.buf == Scratch {
-		panic("plan: exchange has nowhere to put a block")
-	}
-	return place{Scratch, int32(i)}
+	return scratch
 }
 
 // send gives blocks to peers.
 func (b *builder) send(lane uint8, peers []kolo.Rank, blocks []int) {
-	b.step(Step{Op: Send, Lane: lane, Peers: peers, Src: spans(b.places(blocks))})
+	b.step(Step{Op: Send, Lane: lane, Peers: peers}, b.places(blocks), nil)
 }
 
 // recv takes blocks from a peer; they replace whatever this rank had.
-func (b *builder) recv(lane uint8, peer kolo.Rank, blocks []int) {
-	dst := make([]place, len(blocks))
-	for k, i := range blocks {
-		dst[k] = b.target(i)
+func (b *builder) recv(lane uint8, peers []kolo.Rank, blocks []int) {
+	b.dst = b.dst[:0]
+	for _, i := range blocks {
+		b.dst = append(b.dst, b.target(i))
 	}
-	b.step(Step{Op: Recv, Lane: lane, Peers: []kolo.Rank{peer}, Dst: spans(dst)})
-	b.put(blocks, dst)
+	b.step(Step{Op: Recv, Lane: lane, Peers: peers}, nil, b.dst)
+	b.put(blocks)
 }
 
-// recvReduce folds the peers' values of blocks into this rank's. With aside the
-// old values stay untouched, since a send of the same exchange still reads them.
-func (b *builder) recvReduce(lane uint8, peers []kolo.Rank, blocks []int, final, aside bool) {
-	src, dst := b.places(blocks), make([]place, len(blocks))
-	for k, i := range blocks {
-		if aside {
-			dst[k] = b.beside(i)
-		} else {
-			dst[k] = b.target(i)
-		}
+// recvReduce folds the peers' values of blocks into this rank's.
+func (b *builder) recvReduce(lane uint8, peers []kolo.Rank, blocks []int, last sum) {
+	b.dst = b.dst[:0]
+	for _, i := range blocks {
+		b.dst = append(b.dst, b.target(i))
 	}
-	b.step(Step{Op: RecvReduce, Lane: lane, Final: final, Peers: peers, Src: spans(src), Dst: spans(dst)})
-	b.put(blocks, dst)
+	b.step(Step{Op: RecvReduce, Lane: lane, Final: bool(last), Peers: peers}, b.places(blocks), b.dst)
+	b.put(blocks)
 }
 
-// copyBlocks moves values on this rank, from place to place.
-func (b *builder) copyBlocks(src, dst []place) {
-	b.step(Step{Op: Copy, Src: spans(src), Dst: spans(dst)})
+// exchange sends blocks to peers and folds their values of the same blocks into
+// this rank's. The old values stay untouched, since the send still reads them.
+func (b *builder) exchange(lane uint8, peers []kolo.Rank, blocks []int, last sum, left int) {
+	b.send(lane, peers, blocks)
+	b.dst = b.dst[:0]
+	for _, i := range blocks {
+		b.dst = append(b.dst, b.beside(i, left))
+	}
+	b.step(Step{Op: RecvReduce, Lane: lane, Final: bool(last), Peers: peers}, b.places(blocks), b.dst)
+	b.put(blocks)
 }
 
-// sendFrom and recvInto name places instead of blocks, for AllToAll.
-func (b *builder) sendFrom(lane uint8, peer kolo.Rank, src []place) {
-	b.step(Step{Op: Send, Lane: lane, Peers: []kolo.Rank{peer}, Src: spans(src)})
-}
-
-func (b *builder) recvInto(lane uint8, peer kolo.Rank, dst []place) {
-	b.step(Step{Op: Recv, Lane: lane, Peers: []kolo.Rank{peer}, Dst: spans(dst)})
-}
-
+// places are where the values of blocks lie. The list lives until the next call.
 func (b *builder) places(blocks []int) []place {
-	out := make([]place, len(blocks))
-	for k, i := range blocks {
+	b.src = b.src[:0]
+	for _, i := range blocks {
 		if b.loc[i] == nowhere {
 			panic("plan: a step reads a block that the rank does not have")
 		}
-		out[k] = b.loc[i]
+		b.src = append(b.src, b.loc[i])
 	}
-	return out
+	return b.src
 }
 
-func (b *builder) put(blocks []int, at []place) {
+// put notes that the values of blocks lie at b.dst.
+func (b *builder) put(blocks []int) {
 	for k, i := range blocks {
-		b.loc[i] = at[k]
-		b.own[i] = false
+		b.loc[i] = b.dst[k]
 	}
 }
 
 // finish brings every block home and returns the Program.
 func (b *builder) finish() *Program {
-	var src, dst []place
+	b.src, b.dst = b.src[:0], b.dst[:0]
 	for i, h := range b.home {
 		if h != nowhere && b.loc[i] != h {
-			src, dst = append(src, b.places([]int{i})[0]), append(dst, h)
+			if b.loc[i] == nowhere {
+				panic("plan: a program ends without a block of its result")
+			}
+			b.src, b.dst = append(b.src, b.loc[i]), append(b.dst, h)
 		}
 	}
-	if len(src) > 0 {
-		b.copyBlocks(src, dst)
+	if len(b.src) > 0 {
+		b.step(Step{Op: Copy}, b.src, b.dst)
 	}
 	return b.p
 }
 
-// step appends s with the dependencies that its reads and writes ask for.
-func (b *builder) step(s Step) {
+// then makes the next step come after step i, whatever they read and write.
+func (b *builder) then(i int) { b.wait = append(b.wait, int32(i)) }
+
+// last is the index of the last step, -1 when there is none.
+func (b *builder) last() int { return len(b.p.Steps) - 1 }
+
+// step appends s, which reads src and writes dst, with the dependencies that
+// follow. Who comes after the readers of a slot comes after its writer too.
+func (b *builder) step(s Step, src, dst []place) {
 	at := int32(len(b.p.Steps))
-	after := map[int32]bool{}
-	b.each(s.Src, func(slot int) {
-		if w := b.write[slot]; w >= 0 {
-			after[w] = true
-		}
-	})
-	b.each(s.Dst, func(slot int) {
-		if w := b.write[slot]; w >= 0 {
-			after[w] = true
-		}
-		for _, r := range b.reads[slot] {
-			after[r] = true
-		}
-	})
-	b.each(s.Src, func(slot int) { b.reads[slot] = append(b.reads[slot], at) })
-	b.each(s.Dst, func(slot int) { b.write[slot], b.reads[slot] = at, b.reads[slot][:0] })
-	for k := range after {
-		s.After = append(s.After, k)
+	first := len(b.after)
+	b.seen = append(b.seen, 0)
+	for _, q := range src {
+		b.comesAfter(at, b.write[b.slot(q)])
 	}
+	for _, q := range dst {
+		k := b.slot(q)
+		if b.read[k] < 0 {
+			b.comesAfter(at, b.write[k])
+		}
+		for r := b.read[k]; r >= 0; r = b.reads[r].next {
+			b.comesAfter(at, b.reads[r].step)
+		}
+	}
+	for _, w := range b.wait {
+		b.comesAfter(at, w)
+	}
+	b.wait = b.wait[:0]
+	for _, q := range src {
+		k := b.slot(q)
+		b.reads = append(b.reads, reading{at, b.read[k]})
+		b.read[k] = int32(len(b.reads) - 1)
+	}
+	for _, q := range dst {
+		k := b.slot(q)
+		b.write[k], b.read[k] = at, -1
+		b.p.UsesScratch = b.p.UsesScratch || q.buf == Scratch
+	}
+	s.After = b.after[first:len(b.after):len(b.after)]
 	slices.Sort(s.After)
-	for _, d := range s.Dst {
-		b.p.UsesScratch = b.p.UsesScratch || d.Buf == Scratch
-	}
+	s.Src, s.Dst = b.join(src), b.join(dst)
 	b.p.Steps = append(b.p.Steps, s)
 }
 
-func (b *builder) each(list []Span, f func(slot int)) {
-	for _, s := range list {
-		b.p.At(s, func(block int) { f(b.base[s.Buf] + block) })
+func (b *builder) slot(q place) int { return b.base[q.buf] + int(q.block) }
+
+// comesAfter adds step w to the After of the step being made, once.
+func (b *builder) comesAfter(at, w int32) {
+	if w >= 0 && b.seen[w] != at+1 {
+		b.seen[w] = at + 1
+		b.after = append(b.after, w)
 	}
 }
 
-// spans joins places in their order into as few spans as that allows.
-func spans(at []place) []Span {
-	var out []Span
+// join writes places in their order with as few spans as that allows.
+func (b *builder) join(at []place) []Span {
+	first := len(b.spans)
 	for _, q := range at {
-		if n := len(out); n > 0 && out[n-1].Buf == q.buf {
-			s := &out[n-1]
-			d := q.block - (s.Off + (s.N-1)*s.Stride)
-			if s.N == 1 {
-				s.Stride = d
-				s.N = 2
-				continue
-			}
-			if d == s.Stride {
-				s.N++
-				continue
-			}
+		if last := len(b.spans) - 1; last < first || !b.spans[last].take(q, b.p.Blocks[q.buf]) {
+			b.spans = append(b.spans, Span{Buf: q.buf, Off: q.block, N: 1, Stride: 1})
 		}
-		out = append(out, Span{Buf: q.buf, Off: q.block, N: 1, Stride: 1})
 	}
-	return out
+	return b.spans[first:len(b.spans):len(b.spans)]
+}
+
+// take makes q the last block of s, if it follows in the cycle of the buffer's n.
+func (s *Span) take(q place, n int) bool {
+	if s.Buf != q.buf {
+		return false
+	}
+	last := (int(s.Off) + int(s.N-1)*int(s.Stride)) % n
+	d := (int(q.block) - last) % n
+	switch {
+	case 2*d > n:
+		d -= n
+	case 2*d <= -n:
+		d += n
+	}
+	if d == 0 || s.N > 1 && d != int(s.Stride) {
+		return false
+	}
+	s.N, s.Stride = s.N+1, int32(d)
+	return true
+}
+
+// peer is the list of one rank.
+func (b *builder) peer(r kolo.Rank) []kolo.Rank {
+	b.peers = append(b.peers, r)
+	n := len(b.peers)
+	return b.peers[n-1 : n : n]
 }
 
 // alone is the whole Program of a group of one rank: finish brings the blocks
 // home, and AllToAll has its one block to move.
 func (b *builder) alone() {
 	if b.p.Collective == kolo.AllToAll && !b.p.InPlace {
-		for i := range b.loc {
-			b.copyBlocks([]place{{In, int32(i)}}, []place{{Out, int32(i)}})
-		}
+		b.copyPlaces([]place{{In, 0}}, []place{{Out, 0}})
 	}
+}
+
+// sendFrom, recvInto and copyPlaces name places, for AllToAll.
+func (b *builder) sendFrom(peer kolo.Rank, src []place) {
+	b.step(Step{Op: Send, Peers: b.peer(peer)}, src, nil)
+}
+
+func (b *builder) recvInto(peer kolo.Rank, dst []place) {
+	b.step(Step{Op: Recv, Peers: b.peer(peer)}, nil, dst)
+}
+
+func (b *builder) copyPlaces(src, dst []place) {
+	b.step(Step{Op: Copy}, src, dst)
 }
