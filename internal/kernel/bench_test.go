@@ -34,15 +34,24 @@ func benchmark(b *testing.B, name string, n, slices int, f func()) {
 	})
 }
 
+// benchOps is mainOps, and the averages over 2 ranks beside those over 3.
+func benchOps() []Op {
+	ops := mainOps()
+	for _, d := range kolo.DTypes() {
+		ops = append(ops, OpOf(d, kolo.Avg, 2))
+	}
+	return ops
+}
+
 func BenchmarkReduce(b *testing.B) {
 	for _, n := range []int{8, 256, 4 << 10, 32 << 10, 256 << 10, 64 << 20} {
 		s := benchSources(3, n)
 		benchmark(b, fmt.Sprintf("bytes=%d/op=copy", n), n, 2, func() { copy(s[0], s[1]) })
-		for _, o := range mainOps() {
+		for _, o := range benchOps() {
 			if n > 256<<10 && o.Kind != kolo.OpSum {
 				continue
 			}
-			benchmark(b, fmt.Sprintf("bytes=%d/op=%v/dtype=%v", n, kolo.ReduceOp{Kind: o.Kind, Scale: o.Scale}, o.DType), n, 3, func() { o.Reduce(s[0], s[1], s[2]) })
+			benchmark(b, fmt.Sprintf("bytes=%d/op=%v/ranks=%d/dtype=%v", n, kolo.ReduceOp{Kind: o.Kind, Scale: o.Scale}, o.Ranks, o.DType), n, 3, func() { o.Reduce(s[0], s[1], s[2]) })
 		}
 	}
 }

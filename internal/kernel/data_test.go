@@ -17,7 +17,7 @@ func allOps() []Op {
 		for _, r := range []kolo.ReduceOp{kolo.Sum, kolo.Prod, kolo.Max, kolo.Min} {
 			ops = append(ops, OpOf(d, r, 3))
 		}
-		for _, ranks := range []int{1, 2, 3, 7, 1000} {
+		for _, ranks := range []int{1, 2, 3, 7, 8, 1000} {
 			ops = append(ops, OpOf(d, kolo.Avg, ranks))
 		}
 		factors := []float64{0, 3, 113}

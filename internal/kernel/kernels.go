@@ -8,17 +8,17 @@ import "github.com/kolo-ccl/kolo"
 
 // kernelNumbers holds the number of the vector kernel of every element type and
 // operation. OpAvg of integers has that of OpSum: the division is separate.
-var kernelNumbers = [kolo.NumDTypes][numKinds]uint8{
-	kolo.Int8:     {kolo.OpSum: 0, kolo.OpProd: 1, kolo.OpMax: 2, kolo.OpMin: 3, kolo.OpAvg: 0, kolo.OpPreMulSum: 4},
-	kolo.Int16:    {kolo.OpSum: 5, kolo.OpProd: 6, kolo.OpMax: 7, kolo.OpMin: 8, kolo.OpAvg: 5, kolo.OpPreMulSum: 9},
-	kolo.Int32:    {kolo.OpSum: 10, kolo.OpProd: 11, kolo.OpMax: 12, kolo.OpMin: 13, kolo.OpAvg: 10, kolo.OpPreMulSum: 14},
-	kolo.Float16:  {kolo.OpSum: 15, kolo.OpProd: 16, kolo.OpMax: 17, kolo.OpMin: 18, kolo.OpAvg: 19, kolo.OpPreMulSum: 20},
-	kolo.Float32:  {kolo.OpSum: 21, kolo.OpProd: 22, kolo.OpMax: 23, kolo.OpMin: 24, kolo.OpAvg: 25, kolo.OpPreMulSum: 26},
-	kolo.Int64:    {kolo.OpSum: 27, kolo.OpProd: 28, kolo.OpMax: 29, kolo.OpMin: 30, kolo.OpAvg: 27, kolo.OpPreMulSum: 31},
-	kolo.Uint64:   {kolo.OpSum: 27, kolo.OpProd: 28, kolo.OpMax: 32, kolo.OpMin: 33, kolo.OpAvg: 27, kolo.OpPreMulSum: 31},
-	kolo.Uint8:    {kolo.OpSum: 0, kolo.OpProd: 1, kolo.OpMax: 34, kolo.OpMin: 35, kolo.OpAvg: 0, kolo.OpPreMulSum: 4},
-	kolo.Uint16:   {kolo.OpSum: 5, kolo.OpProd: 6, kolo.OpMax: 36, kolo.OpMin: 37, kolo.OpAvg: 5, kolo.OpPreMulSum: 9},
-	kolo.Uint32:   {kolo.OpSum: 10, kolo.OpProd: 11, kolo.OpMax: 38, kolo.OpMin: 39, kolo.OpAvg: 10, kolo.OpPreMulSum: 14},
-	kolo.Float64:  {kolo.OpSum: 40, kolo.OpProd: 41, kolo.OpMax: 42, kolo.OpMin: 43, kolo.OpAvg: 44, kolo.OpPreMulSum: 45},
-	kolo.BFloat16: {kolo.OpSum: 46, kolo.OpProd: 47, kolo.OpMax: 48, kolo.OpMin: 49, kolo.OpAvg: 50, kolo.OpPreMulSum: 51},
+var kernelNumbers = [kolo.NumDTypes][numColumns]uint8{
+	kolo.Int8:     {kolo.OpSum: 0, kolo.OpProd: 1, kolo.OpMax: 2, kolo.OpMin: 3, kolo.OpAvg: 0, kolo.OpPreMulSum: 4, avgByPower: 0},
+	kolo.Int16:    {kolo.OpSum: 5, kolo.OpProd: 6, kolo.OpMax: 7, kolo.OpMin: 8, kolo.OpAvg: 5, kolo.OpPreMulSum: 9, avgByPower: 5},
+	kolo.Int32:    {kolo.OpSum: 10, kolo.OpProd: 11, kolo.OpMax: 12, kolo.OpMin: 13, kolo.OpAvg: 10, kolo.OpPreMulSum: 14, avgByPower: 10},
+	kolo.Float16:  {kolo.OpSum: 15, kolo.OpProd: 16, kolo.OpMax: 17, kolo.OpMin: 18, kolo.OpAvg: 19, kolo.OpPreMulSum: 20, avgByPower: 21},
+	kolo.Float32:  {kolo.OpSum: 22, kolo.OpProd: 23, kolo.OpMax: 24, kolo.OpMin: 25, kolo.OpAvg: 26, kolo.OpPreMulSum: 27, avgByPower: 28},
+	kolo.Int64:    {kolo.OpSum: 29, kolo.OpProd: 30, kolo.OpMax: 31, kolo.OpMin: 32, kolo.OpAvg: 29, kolo.OpPreMulSum: 33, avgByPower: 29},
+	kolo.Uint64:   {kolo.OpSum: 29, kolo.OpProd: 30, kolo.OpMax: 34, kolo.OpMin: 35, kolo.OpAvg: 29, kolo.OpPreMulSum: 33, avgByPower: 29},
+	kolo.Uint8:    {kolo.OpSum: 0, kolo.OpProd: 1, kolo.OpMax: 36, kolo.OpMin: 37, kolo.OpAvg: 0, kolo.OpPreMulSum: 4, avgByPower: 0},
+	kolo.Uint16:   {kolo.OpSum: 5, kolo.OpProd: 6, kolo.OpMax: 38, kolo.OpMin: 39, kolo.OpAvg: 5, kolo.OpPreMulSum: 9, avgByPower: 5},
+	kolo.Uint32:   {kolo.OpSum: 10, kolo.OpProd: 11, kolo.OpMax: 40, kolo.OpMin: 41, kolo.OpAvg: 10, kolo.OpPreMulSum: 14, avgByPower: 10},
+	kolo.Float64:  {kolo.OpSum: 42, kolo.OpProd: 43, kolo.OpMax: 44, kolo.OpMin: 45, kolo.OpAvg: 46, kolo.OpPreMulSum: 47, avgByPower: 48},
+	kolo.BFloat16: {kolo.OpSum: 49, kolo.OpProd: 50, kolo.OpMax: 51, kolo.OpMin: 52, kolo.OpAvg: 53, kolo.OpPreMulSum: 54, avgByPower: 55},
 }

@@ -137,13 +137,9 @@ func divideIntegers[T number](d []T, by int) {
 	default:
 		c := ^uint64(0)/uint64(by) + 1
 		for i, x := range d {
-			if x < 0 {
-				q, _ := bits.Mul64(c, uint64(-int64(x)))
-				d[i] = T(-int64(q))
-			} else {
-				q, _ := bits.Mul64(c, uint64(x))
-				d[i] = T(q)
-			}
+			negative := int64(x) >> 63 // 0 or -1
+			q, _ := bits.Mul64(c, uint64((int64(x)^negative)-negative))
+			d[i] = T((int64(q) ^ negative) - negative)
 		}
 	}
 }

@@ -3421,6 +3421,185 @@ done:
 	VZEROUPPER
 	RET
 
+TEXT meanF16<>(SB), NOSPLIT|NOFRAME, $0-0
+	LEAQ -128(BX), CX
+	CMPQ AX, CX
+	JGT wideDone
+
+wide:
+	MOVQ (SI), R10
+	ADDQ AX, R10
+	VCVTPH2PS 0(R10), Y0
+	VCVTPH2PS 16(R10), Y1
+	VCVTPH2PS 32(R10), Y2
+	VCVTPH2PS 48(R10), Y3
+	VCVTPH2PS 64(R10), Y4
+	VCVTPH2PS 80(R10), Y5
+	VCVTPH2PS 96(R10), Y6
+	VCVTPH2PS 112(R10), Y7
+	MOVQ R9, R12
+	TESTQ R12, R12
+	JEQ wideFinish
+	LEAQ 24(SI), R11
+
+wideSource:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VCVTPH2PS 0(R10), Y8
+	VCVTPH2PS 16(R10), Y9
+	VADDPS Y8, Y0, Y0
+	VADDPS Y9, Y1, Y1
+	VCVTPH2PS 32(R10), Y8
+	VCVTPH2PS 48(R10), Y9
+	VADDPS Y8, Y2, Y2
+	VADDPS Y9, Y3, Y3
+	VCVTPH2PS 64(R10), Y8
+	VCVTPH2PS 80(R10), Y9
+	VADDPS Y8, Y4, Y4
+	VADDPS Y9, Y5, Y5
+	VCVTPH2PS 96(R10), Y8
+	VCVTPH2PS 112(R10), Y9
+	VADDPS Y8, Y6, Y6
+	VADDPS Y9, Y7, Y7
+	ADDQ $24, R11
+	DECQ R12
+	JNE wideSource
+
+wideFinish:
+	VMULPS Y13, Y0, Y0
+	VMULPS Y13, Y1, Y1
+	VCVTPS2PH $0, Y0, X0
+	VCVTPS2PH $0, Y1, X1
+	VINSERTI128 $1, X1, Y0, Y0
+	VMULPS Y13, Y2, Y2
+	VMULPS Y13, Y3, Y3
+	VCVTPS2PH $0, Y2, X2
+	VCVTPS2PH $0, Y3, X3
+	VINSERTI128 $1, X3, Y2, Y2
+	VMULPS Y13, Y4, Y4
+	VMULPS Y13, Y5, Y5
+	VCVTPS2PH $0, Y4, X4
+	VCVTPS2PH $0, Y5, X5
+	VINSERTI128 $1, X5, Y4, Y4
+	VMULPS Y13, Y6, Y6
+	VMULPS Y13, Y7, Y7
+	VCVTPS2PH $0, Y6, X6
+	VCVTPS2PH $0, Y7, X7
+	VINSERTI128 $1, X7, Y6, Y6
+	MOVQ DI, R11
+	MOVQ R8, R12
+
+wideStore:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VMOVDQU Y0, 0(R10)
+	VMOVDQU Y2, 32(R10)
+	VMOVDQU Y4, 64(R10)
+	VMOVDQU Y6, 96(R10)
+	ADDQ $24, R11
+	DECQ R12
+	JNE wideStore
+	ADDQ $128, AX
+	CMPQ AX, CX
+	JLE wide
+
+wideDone:
+	LEAQ -32(BX), CX
+	CMPQ AX, CX
+	JGT singleDone
+
+single:
+	MOVQ (SI), R10
+	ADDQ AX, R10
+	VCVTPH2PS 0(R10), Y0
+	VCVTPH2PS 16(R10), Y1
+	MOVQ R9, R12
+	TESTQ R12, R12
+	JEQ singleFinish
+	LEAQ 24(SI), R11
+
+singleSource:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VCVTPH2PS 0(R10), Y8
+	VCVTPH2PS 16(R10), Y9
+	VADDPS Y8, Y0, Y0
+	VADDPS Y9, Y1, Y1
+	ADDQ $24, R11
+	DECQ R12
+	JNE singleSource
+
+singleFinish:
+	VMULPS Y13, Y0, Y0
+	VMULPS Y13, Y1, Y1
+	VCVTPS2PH $0, Y0, X0
+	VCVTPS2PH $0, Y1, X1
+	VINSERTI128 $1, X1, Y0, Y0
+	MOVQ DI, R11
+	MOVQ R8, R12
+
+singleStore:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VMOVDQU Y0, 0(R10)
+	ADDQ $24, R11
+	DECQ R12
+	JNE singleStore
+	ADDQ $32, AX
+	CMPQ AX, CX
+	JLE single
+
+singleDone:
+	SUBQ AX, BX
+	JEQ done
+	LEAQ lanes<>+32(SB), R10
+	SUBQ BX, R10
+	VMOVDQU (R10), Y7
+	MOVQ (SI), R10
+	ADDQ AX, R10
+	VPMASKMOVD 0(R10), Y7, Y0
+	VEXTRACTI128 $1, Y0, X1
+	VCVTPH2PS X1, Y1
+	VCVTPH2PS X0, Y0
+	MOVQ R9, R12
+	TESTQ R12, R12
+	JEQ partFinish
+	LEAQ 24(SI), R11
+
+partSource:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VPMASKMOVD 0(R10), Y7, Y8
+	VEXTRACTI128 $1, Y8, X9
+	VCVTPH2PS X9, Y9
+	VCVTPH2PS X8, Y8
+	VADDPS Y8, Y0, Y0
+	VADDPS Y9, Y1, Y1
+	ADDQ $24, R11
+	DECQ R12
+	JNE partSource
+
+partFinish:
+	VMULPS Y13, Y0, Y0
+	VMULPS Y13, Y1, Y1
+	VCVTPS2PH $0, Y0, X0
+	VCVTPS2PH $0, Y1, X1
+	VINSERTI128 $1, X1, Y0, Y0
+	MOVQ DI, R11
+	MOVQ R8, R12
+
+partStore:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VPMASKMOVD Y0, Y7, 0(R10)
+	ADDQ $24, R11
+	DECQ R12
+	JNE partStore
+
+done:
+	VZEROUPPER
+	RET
+
 TEXT sumF32<>(SB), NOSPLIT|NOFRAME, $0-0
 	LEAQ -256(BX), CX
 	CMPQ AX, CX
@@ -4347,6 +4526,150 @@ partSource:
 	JNE partSource
 
 partFinish:
+	MOVQ DI, R11
+	MOVQ R8, R12
+
+partStore:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VPMASKMOVD Y0, Y7, 0(R10)
+	ADDQ $24, R11
+	DECQ R12
+	JNE partStore
+
+done:
+	VZEROUPPER
+	RET
+
+TEXT meanF32<>(SB), NOSPLIT|NOFRAME, $0-0
+	LEAQ -256(BX), CX
+	CMPQ AX, CX
+	JGT wideDone
+
+wide:
+	MOVQ (SI), R10
+	ADDQ AX, R10
+	VMOVDQU 0(R10), Y0
+	VMOVDQU 32(R10), Y1
+	VMOVDQU 64(R10), Y2
+	VMOVDQU 96(R10), Y3
+	VMOVDQU 128(R10), Y4
+	VMOVDQU 160(R10), Y5
+	VMOVDQU 192(R10), Y6
+	VMOVDQU 224(R10), Y7
+	MOVQ R9, R12
+	TESTQ R12, R12
+	JEQ wideFinish
+	LEAQ 24(SI), R11
+
+wideSource:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VADDPS 0(R10), Y0, Y0
+	VADDPS 32(R10), Y1, Y1
+	VADDPS 64(R10), Y2, Y2
+	VADDPS 96(R10), Y3, Y3
+	VADDPS 128(R10), Y4, Y4
+	VADDPS 160(R10), Y5, Y5
+	VADDPS 192(R10), Y6, Y6
+	VADDPS 224(R10), Y7, Y7
+	ADDQ $24, R11
+	DECQ R12
+	JNE wideSource
+
+wideFinish:
+	VMULPS Y13, Y0, Y0
+	VMULPS Y13, Y1, Y1
+	VMULPS Y13, Y2, Y2
+	VMULPS Y13, Y3, Y3
+	VMULPS Y13, Y4, Y4
+	VMULPS Y13, Y5, Y5
+	VMULPS Y13, Y6, Y6
+	VMULPS Y13, Y7, Y7
+	MOVQ DI, R11
+	MOVQ R8, R12
+
+wideStore:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VMOVDQU Y0, 0(R10)
+	VMOVDQU Y1, 32(R10)
+	VMOVDQU Y2, 64(R10)
+	VMOVDQU Y3, 96(R10)
+	VMOVDQU Y4, 128(R10)
+	VMOVDQU Y5, 160(R10)
+	VMOVDQU Y6, 192(R10)
+	VMOVDQU Y7, 224(R10)
+	ADDQ $24, R11
+	DECQ R12
+	JNE wideStore
+	ADDQ $256, AX
+	CMPQ AX, CX
+	JLE wide
+
+wideDone:
+	LEAQ -32(BX), CX
+	CMPQ AX, CX
+	JGT singleDone
+
+single:
+	MOVQ (SI), R10
+	ADDQ AX, R10
+	VMOVDQU 0(R10), Y0
+	MOVQ R9, R12
+	TESTQ R12, R12
+	JEQ singleFinish
+	LEAQ 24(SI), R11
+
+singleSource:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VADDPS 0(R10), Y0, Y0
+	ADDQ $24, R11
+	DECQ R12
+	JNE singleSource
+
+singleFinish:
+	VMULPS Y13, Y0, Y0
+	MOVQ DI, R11
+	MOVQ R8, R12
+
+singleStore:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VMOVDQU Y0, 0(R10)
+	ADDQ $24, R11
+	DECQ R12
+	JNE singleStore
+	ADDQ $32, AX
+	CMPQ AX, CX
+	JLE single
+
+singleDone:
+	SUBQ AX, BX
+	JEQ done
+	LEAQ lanes<>+32(SB), R10
+	SUBQ BX, R10
+	VMOVDQU (R10), Y7
+	MOVQ (SI), R10
+	ADDQ AX, R10
+	VPMASKMOVD 0(R10), Y7, Y0
+	MOVQ R9, R12
+	TESTQ R12, R12
+	JEQ partFinish
+	LEAQ 24(SI), R11
+
+partSource:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VPMASKMOVD 0(R10), Y7, Y8
+	VADDPS Y8, Y0, Y0
+	ADDQ $24, R11
+	DECQ R12
+	JNE partSource
+
+partFinish:
+	VMULPS Y13, Y0, Y0
 	MOVQ DI, R11
 	MOVQ R8, R12
 
@@ -7322,6 +7645,150 @@ done:
 	VZEROUPPER
 	RET
 
+TEXT meanF64<>(SB), NOSPLIT|NOFRAME, $0-0
+	LEAQ -256(BX), CX
+	CMPQ AX, CX
+	JGT wideDone
+
+wide:
+	MOVQ (SI), R10
+	ADDQ AX, R10
+	VMOVDQU 0(R10), Y0
+	VMOVDQU 32(R10), Y1
+	VMOVDQU 64(R10), Y2
+	VMOVDQU 96(R10), Y3
+	VMOVDQU 128(R10), Y4
+	VMOVDQU 160(R10), Y5
+	VMOVDQU 192(R10), Y6
+	VMOVDQU 224(R10), Y7
+	MOVQ R9, R12
+	TESTQ R12, R12
+	JEQ wideFinish
+	LEAQ 24(SI), R11
+
+wideSource:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VADDPD 0(R10), Y0, Y0
+	VADDPD 32(R10), Y1, Y1
+	VADDPD 64(R10), Y2, Y2
+	VADDPD 96(R10), Y3, Y3
+	VADDPD 128(R10), Y4, Y4
+	VADDPD 160(R10), Y5, Y5
+	VADDPD 192(R10), Y6, Y6
+	VADDPD 224(R10), Y7, Y7
+	ADDQ $24, R11
+	DECQ R12
+	JNE wideSource
+
+wideFinish:
+	VMULPD Y13, Y0, Y0
+	VMULPD Y13, Y1, Y1
+	VMULPD Y13, Y2, Y2
+	VMULPD Y13, Y3, Y3
+	VMULPD Y13, Y4, Y4
+	VMULPD Y13, Y5, Y5
+	VMULPD Y13, Y6, Y6
+	VMULPD Y13, Y7, Y7
+	MOVQ DI, R11
+	MOVQ R8, R12
+
+wideStore:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VMOVDQU Y0, 0(R10)
+	VMOVDQU Y1, 32(R10)
+	VMOVDQU Y2, 64(R10)
+	VMOVDQU Y3, 96(R10)
+	VMOVDQU Y4, 128(R10)
+	VMOVDQU Y5, 160(R10)
+	VMOVDQU Y6, 192(R10)
+	VMOVDQU Y7, 224(R10)
+	ADDQ $24, R11
+	DECQ R12
+	JNE wideStore
+	ADDQ $256, AX
+	CMPQ AX, CX
+	JLE wide
+
+wideDone:
+	LEAQ -32(BX), CX
+	CMPQ AX, CX
+	JGT singleDone
+
+single:
+	MOVQ (SI), R10
+	ADDQ AX, R10
+	VMOVDQU 0(R10), Y0
+	MOVQ R9, R12
+	TESTQ R12, R12
+	JEQ singleFinish
+	LEAQ 24(SI), R11
+
+singleSource:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VADDPD 0(R10), Y0, Y0
+	ADDQ $24, R11
+	DECQ R12
+	JNE singleSource
+
+singleFinish:
+	VMULPD Y13, Y0, Y0
+	MOVQ DI, R11
+	MOVQ R8, R12
+
+singleStore:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VMOVDQU Y0, 0(R10)
+	ADDQ $24, R11
+	DECQ R12
+	JNE singleStore
+	ADDQ $32, AX
+	CMPQ AX, CX
+	JLE single
+
+singleDone:
+	SUBQ AX, BX
+	JEQ done
+	LEAQ lanes<>+32(SB), R10
+	SUBQ BX, R10
+	VMOVDQU (R10), Y7
+	MOVQ (SI), R10
+	ADDQ AX, R10
+	VPMASKMOVD 0(R10), Y7, Y0
+	MOVQ R9, R12
+	TESTQ R12, R12
+	JEQ partFinish
+	LEAQ 24(SI), R11
+
+partSource:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VPMASKMOVD 0(R10), Y7, Y8
+	VADDPD Y8, Y0, Y0
+	ADDQ $24, R11
+	DECQ R12
+	JNE partSource
+
+partFinish:
+	VMULPD Y13, Y0, Y0
+	MOVQ DI, R11
+	MOVQ R8, R12
+
+partStore:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VPMASKMOVD Y0, Y7, 0(R10)
+	ADDQ $24, R11
+	DECQ R12
+	JNE partStore
+
+done:
+	VZEROUPPER
+	RET
+
 TEXT sumBF16<>(SB), NOSPLIT|NOFRAME, $0-0
 	VMOVDQU upper<>(SB), Y14
 	LEAQ -128(BX), CX
@@ -8758,6 +9225,236 @@ done:
 	VZEROUPPER
 	RET
 
+TEXT meanBF16<>(SB), NOSPLIT|NOFRAME, $0-0
+	VMOVDQU upper<>(SB), Y14
+	LEAQ -128(BX), CX
+	CMPQ AX, CX
+	JGT wideDone
+
+wide:
+	MOVQ (SI), R10
+	ADDQ AX, R10
+	VMOVDQU 0(R10), Y1
+	VPAND Y14, Y1, Y0
+	VPSLLD $16, Y1, Y1
+	VMOVDQU 32(R10), Y3
+	VPAND Y14, Y3, Y2
+	VPSLLD $16, Y3, Y3
+	VMOVDQU 64(R10), Y5
+	VPAND Y14, Y5, Y4
+	VPSLLD $16, Y5, Y5
+	VMOVDQU 96(R10), Y7
+	VPAND Y14, Y7, Y6
+	VPSLLD $16, Y7, Y7
+	MOVQ R9, R12
+	TESTQ R12, R12
+	JEQ wideFinish
+	LEAQ 24(SI), R11
+
+wideSource:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VMOVDQU 0(R10), Y9
+	VPAND Y14, Y9, Y8
+	VPSLLD $16, Y9, Y9
+	VADDPS Y8, Y0, Y0
+	VADDPS Y9, Y1, Y1
+	VMOVDQU 32(R10), Y9
+	VPAND Y14, Y9, Y8
+	VPSLLD $16, Y9, Y9
+	VADDPS Y8, Y2, Y2
+	VADDPS Y9, Y3, Y3
+	VMOVDQU 64(R10), Y9
+	VPAND Y14, Y9, Y8
+	VPSLLD $16, Y9, Y9
+	VADDPS Y8, Y4, Y4
+	VADDPS Y9, Y5, Y5
+	VMOVDQU 96(R10), Y9
+	VPAND Y14, Y9, Y8
+	VPSLLD $16, Y9, Y9
+	VADDPS Y8, Y6, Y6
+	VADDPS Y9, Y7, Y7
+	ADDQ $24, R11
+	DECQ R12
+	JNE wideSource
+
+wideFinish:
+	VMULPS Y13, Y0, Y0
+	VMULPS Y13, Y1, Y1
+	VPSRLD $16, Y0, Y8
+	VPAND one<>(SB), Y8, Y8
+	VPADDD middle<>(SB), Y8, Y8
+	VPADDD Y8, Y0, Y0
+	VPSRLD $16, Y1, Y8
+	VPAND one<>(SB), Y8, Y8
+	VPADDD middle<>(SB), Y8, Y8
+	VPADDD Y8, Y1, Y1
+	VPSRLD $16, Y1, Y1
+	VPBLENDW $0xaa, Y0, Y1, Y0
+	VMULPS Y13, Y2, Y2
+	VMULPS Y13, Y3, Y3
+	VPSRLD $16, Y2, Y8
+	VPAND one<>(SB), Y8, Y8
+	VPADDD middle<>(SB), Y8, Y8
+	VPADDD Y8, Y2, Y2
+	VPSRLD $16, Y3, Y8
+	VPAND one<>(SB), Y8, Y8
+	VPADDD middle<>(SB), Y8, Y8
+	VPADDD Y8, Y3, Y3
+	VPSRLD $16, Y3, Y3
+	VPBLENDW $0xaa, Y2, Y3, Y2
+	VMULPS Y13, Y4, Y4
+	VMULPS Y13, Y5, Y5
+	VPSRLD $16, Y4, Y8
+	VPAND one<>(SB), Y8, Y8
+	VPADDD middle<>(SB), Y8, Y8
+	VPADDD Y8, Y4, Y4
+	VPSRLD $16, Y5, Y8
+	VPAND one<>(SB), Y8, Y8
+	VPADDD middle<>(SB), Y8, Y8
+	VPADDD Y8, Y5, Y5
+	VPSRLD $16, Y5, Y5
+	VPBLENDW $0xaa, Y4, Y5, Y4
+	VMULPS Y13, Y6, Y6
+	VMULPS Y13, Y7, Y7
+	VPSRLD $16, Y6, Y8
+	VPAND one<>(SB), Y8, Y8
+	VPADDD middle<>(SB), Y8, Y8
+	VPADDD Y8, Y6, Y6
+	VPSRLD $16, Y7, Y8
+	VPAND one<>(SB), Y8, Y8
+	VPADDD middle<>(SB), Y8, Y8
+	VPADDD Y8, Y7, Y7
+	VPSRLD $16, Y7, Y7
+	VPBLENDW $0xaa, Y6, Y7, Y6
+	MOVQ DI, R11
+	MOVQ R8, R12
+
+wideStore:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VMOVDQU Y0, 0(R10)
+	VMOVDQU Y2, 32(R10)
+	VMOVDQU Y4, 64(R10)
+	VMOVDQU Y6, 96(R10)
+	ADDQ $24, R11
+	DECQ R12
+	JNE wideStore
+	ADDQ $128, AX
+	CMPQ AX, CX
+	JLE wide
+
+wideDone:
+	LEAQ -32(BX), CX
+	CMPQ AX, CX
+	JGT singleDone
+
+single:
+	MOVQ (SI), R10
+	ADDQ AX, R10
+	VMOVDQU 0(R10), Y1
+	VPAND Y14, Y1, Y0
+	VPSLLD $16, Y1, Y1
+	MOVQ R9, R12
+	TESTQ R12, R12
+	JEQ singleFinish
+	LEAQ 24(SI), R11
+
+singleSource:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VMOVDQU 0(R10), Y9
+	VPAND Y14, Y9, Y8
+	VPSLLD $16, Y9, Y9
+	VADDPS Y8, Y0, Y0
+	VADDPS Y9, Y1, Y1
+	ADDQ $24, R11
+	DECQ R12
+	JNE singleSource
+
+singleFinish:
+	VMULPS Y13, Y0, Y0
+	VMULPS Y13, Y1, Y1
+	VPSRLD $16, Y0, Y8
+	VPAND one<>(SB), Y8, Y8
+	VPADDD middle<>(SB), Y8, Y8
+	VPADDD Y8, Y0, Y0
+	VPSRLD $16, Y1, Y8
+	VPAND one<>(SB), Y8, Y8
+	VPADDD middle<>(SB), Y8, Y8
+	VPADDD Y8, Y1, Y1
+	VPSRLD $16, Y1, Y1
+	VPBLENDW $0xaa, Y0, Y1, Y0
+	MOVQ DI, R11
+	MOVQ R8, R12
+
+singleStore:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VMOVDQU Y0, 0(R10)
+	ADDQ $24, R11
+	DECQ R12
+	JNE singleStore
+	ADDQ $32, AX
+	CMPQ AX, CX
+	JLE single
+
+singleDone:
+	SUBQ AX, BX
+	JEQ done
+	LEAQ lanes<>+32(SB), R10
+	SUBQ BX, R10
+	VMOVDQU (R10), Y7
+	MOVQ (SI), R10
+	ADDQ AX, R10
+	VPMASKMOVD 0(R10), Y7, Y1
+	VPAND Y14, Y1, Y0
+	VPSLLD $16, Y1, Y1
+	MOVQ R9, R12
+	TESTQ R12, R12
+	JEQ partFinish
+	LEAQ 24(SI), R11
+
+partSource:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VPMASKMOVD 0(R10), Y7, Y9
+	VPAND Y14, Y9, Y8
+	VPSLLD $16, Y9, Y9
+	VADDPS Y8, Y0, Y0
+	VADDPS Y9, Y1, Y1
+	ADDQ $24, R11
+	DECQ R12
+	JNE partSource
+
+partFinish:
+	VMULPS Y13, Y0, Y0
+	VMULPS Y13, Y1, Y1
+	VPSRLD $16, Y0, Y8
+	VPAND one<>(SB), Y8, Y8
+	VPADDD middle<>(SB), Y8, Y8
+	VPADDD Y8, Y0, Y0
+	VPSRLD $16, Y1, Y8
+	VPAND one<>(SB), Y8, Y8
+	VPADDD middle<>(SB), Y8, Y8
+	VPADDD Y8, Y1, Y1
+	VPSRLD $16, Y1, Y1
+	VPBLENDW $0xaa, Y0, Y1, Y0
+	MOVQ DI, R11
+	MOVQ R8, R12
+
+partStore:
+	MOVQ (R11), R10
+	ADDQ AX, R10
+	VPMASKMOVD Y0, Y7, 0(R10)
+	ADDQ $24, R11
+	DECQ R12
+	JNE partStore
+
+done:
+	VZEROUPPER
+	RET
+
 DATA even<>+0(SB)/8, $0x00ff00ff00ff00ff
 DATA even<>+8(SB)/8, $0x00ff00ff00ff00ff
 DATA even<>+16(SB)/8, $0x00ff00ff00ff00ff
@@ -8839,35 +9536,39 @@ DATA kernels<>+136(SB)/8, $maxF16<>(SB)
 DATA kernels<>+144(SB)/8, $minF16<>(SB)
 DATA kernels<>+152(SB)/8, $avgF16<>(SB)
 DATA kernels<>+160(SB)/8, $scaleF16<>(SB)
-DATA kernels<>+168(SB)/8, $sumF32<>(SB)
-DATA kernels<>+176(SB)/8, $prodF32<>(SB)
-DATA kernels<>+184(SB)/8, $maxF32<>(SB)
-DATA kernels<>+192(SB)/8, $minF32<>(SB)
-DATA kernels<>+200(SB)/8, $avgF32<>(SB)
-DATA kernels<>+208(SB)/8, $scaleF32<>(SB)
-DATA kernels<>+216(SB)/8, $sumI64<>(SB)
-DATA kernels<>+224(SB)/8, $prodI64<>(SB)
-DATA kernels<>+232(SB)/8, $maxI64<>(SB)
-DATA kernels<>+240(SB)/8, $minI64<>(SB)
-DATA kernels<>+248(SB)/8, $scaleI64<>(SB)
-DATA kernels<>+256(SB)/8, $maxU64<>(SB)
-DATA kernels<>+264(SB)/8, $minU64<>(SB)
-DATA kernels<>+272(SB)/8, $maxU8<>(SB)
-DATA kernels<>+280(SB)/8, $minU8<>(SB)
-DATA kernels<>+288(SB)/8, $maxU16<>(SB)
-DATA kernels<>+296(SB)/8, $minU16<>(SB)
-DATA kernels<>+304(SB)/8, $maxU32<>(SB)
-DATA kernels<>+312(SB)/8, $minU32<>(SB)
-DATA kernels<>+320(SB)/8, $sumF64<>(SB)
-DATA kernels<>+328(SB)/8, $prodF64<>(SB)
-DATA kernels<>+336(SB)/8, $maxF64<>(SB)
-DATA kernels<>+344(SB)/8, $minF64<>(SB)
-DATA kernels<>+352(SB)/8, $avgF64<>(SB)
-DATA kernels<>+360(SB)/8, $scaleF64<>(SB)
-DATA kernels<>+368(SB)/8, $sumBF16<>(SB)
-DATA kernels<>+376(SB)/8, $prodBF16<>(SB)
-DATA kernels<>+384(SB)/8, $maxBF16<>(SB)
-DATA kernels<>+392(SB)/8, $minBF16<>(SB)
-DATA kernels<>+400(SB)/8, $avgBF16<>(SB)
-DATA kernels<>+408(SB)/8, $scaleBF16<>(SB)
-GLOBL kernels<>(SB), RODATA, $416
+DATA kernels<>+168(SB)/8, $meanF16<>(SB)
+DATA kernels<>+176(SB)/8, $sumF32<>(SB)
+DATA kernels<>+184(SB)/8, $prodF32<>(SB)
+DATA kernels<>+192(SB)/8, $maxF32<>(SB)
+DATA kernels<>+200(SB)/8, $minF32<>(SB)
+DATA kernels<>+208(SB)/8, $avgF32<>(SB)
+DATA kernels<>+216(SB)/8, $scaleF32<>(SB)
+DATA kernels<>+224(SB)/8, $meanF32<>(SB)
+DATA kernels<>+232(SB)/8, $sumI64<>(SB)
+DATA kernels<>+240(SB)/8, $prodI64<>(SB)
+DATA kernels<>+248(SB)/8, $maxI64<>(SB)
+DATA kernels<>+256(SB)/8, $minI64<>(SB)
+DATA kernels<>+264(SB)/8, $scaleI64<>(SB)
+DATA kernels<>+272(SB)/8, $maxU64<>(SB)
+DATA kernels<>+280(SB)/8, $minU64<>(SB)
+DATA kernels<>+288(SB)/8, $maxU8<>(SB)
+DATA kernels<>+296(SB)/8, $minU8<>(SB)
+DATA kernels<>+304(SB)/8, $maxU16<>(SB)
+DATA kernels<>+312(SB)/8, $minU16<>(SB)
+DATA kernels<>+320(SB)/8, $maxU32<>(SB)
+DATA kernels<>+328(SB)/8, $minU32<>(SB)
+DATA kernels<>+336(SB)/8, $sumF64<>(SB)
+DATA kernels<>+344(SB)/8, $prodF64<>(SB)
+DATA kernels<>+352(SB)/8, $maxF64<>(SB)
+DATA kernels<>+360(SB)/8, $minF64<>(SB)
+DATA kernels<>+368(SB)/8, $avgF64<>(SB)
+DATA kernels<>+376(SB)/8, $scaleF64<>(SB)
+DATA kernels<>+384(SB)/8, $meanF64<>(SB)
+DATA kernels<>+392(SB)/8, $sumBF16<>(SB)
+DATA kernels<>+400(SB)/8, $prodBF16<>(SB)
+DATA kernels<>+408(SB)/8, $maxBF16<>(SB)
+DATA kernels<>+416(SB)/8, $minBF16<>(SB)
+DATA kernels<>+424(SB)/8, $avgBF16<>(SB)
+DATA kernels<>+432(SB)/8, $scaleBF16<>(SB)
+DATA kernels<>+440(SB)/8, $meanBF16<>(SB)
+GLOBL kernels<>(SB), RODATA, $448

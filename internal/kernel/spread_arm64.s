@@ -2236,6 +2236,131 @@ singleStore:
 singleDone:
 	RET
 
+TEXT meanF16<>(SB), NOSPLIT|NOFRAME, $0-0
+	SUB $64, R5, R6
+	CMP R6, R4
+	BGT wideDone
+
+wide:
+	MOVD (R2), R7
+	ADD R4, R7
+	VLD1.P 64(R7), [V16.B16, V17.B16, V18.B16, V19.B16]
+	WORD $0x0e217a00 // fcvtl v0.4s, v16.4h
+	WORD $0x4e217a01 // fcvtl2 v1.4s, v16.8h
+	WORD $0x0e217a22 // fcvtl v2.4s, v17.4h
+	WORD $0x4e217a23 // fcvtl2 v3.4s, v17.8h
+	WORD $0x0e217a44 // fcvtl v4.4s, v18.4h
+	WORD $0x4e217a45 // fcvtl2 v5.4s, v18.8h
+	WORD $0x0e217a66 // fcvtl v6.4s, v19.4h
+	WORD $0x4e217a67 // fcvtl2 v7.4s, v19.8h
+	MOVD R3, R9
+	CBZ R9, wideFinish
+	ADD $24, R2, R8
+
+wideSource:
+	MOVD (R8), R7
+	ADD R4, R7
+	VLD1.P 64(R7), [V16.B16, V17.B16, V18.B16, V19.B16]
+	WORD $0x0e217a18 // fcvtl v24.4s, v16.4h
+	WORD $0x4e217a19 // fcvtl2 v25.4s, v16.8h
+	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
+	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
+	WORD $0x0e217a38 // fcvtl v24.4s, v17.4h
+	WORD $0x4e217a39 // fcvtl2 v25.4s, v17.8h
+	WORD $0x4e38d442 // fadd v2.4s, v2.4s, v24.4s
+	WORD $0x4e39d463 // fadd v3.4s, v3.4s, v25.4s
+	WORD $0x0e217a58 // fcvtl v24.4s, v18.4h
+	WORD $0x4e217a59 // fcvtl2 v25.4s, v18.8h
+	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
+	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
+	WORD $0x0e217a78 // fcvtl v24.4s, v19.4h
+	WORD $0x4e217a79 // fcvtl2 v25.4s, v19.8h
+	WORD $0x4e38d4c6 // fadd v6.4s, v6.4s, v24.4s
+	WORD $0x4e39d4e7 // fadd v7.4s, v7.4s, v25.4s
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, wideSource
+
+wideFinish:
+	WORD $0x6e3fdc00 // fmul v0.4s, v0.4s, v31.4s
+	WORD $0x6e3fdc21 // fmul v1.4s, v1.4s, v31.4s
+	WORD $0x0e216800 // fcvtn v0.4h, v0.4s
+	WORD $0x4e216820 // fcvtn2 v0.8h, v1.4s
+	WORD $0x6e3fdc42 // fmul v2.4s, v2.4s, v31.4s
+	WORD $0x6e3fdc63 // fmul v3.4s, v3.4s, v31.4s
+	WORD $0x0e216841 // fcvtn v1.4h, v2.4s
+	WORD $0x4e216861 // fcvtn2 v1.8h, v3.4s
+	WORD $0x6e3fdc84 // fmul v4.4s, v4.4s, v31.4s
+	WORD $0x6e3fdca5 // fmul v5.4s, v5.4s, v31.4s
+	WORD $0x0e216882 // fcvtn v2.4h, v4.4s
+	WORD $0x4e2168a2 // fcvtn2 v2.8h, v5.4s
+	WORD $0x6e3fdcc6 // fmul v6.4s, v6.4s, v31.4s
+	WORD $0x6e3fdce7 // fmul v7.4s, v7.4s, v31.4s
+	WORD $0x0e2168c3 // fcvtn v3.4h, v6.4s
+	WORD $0x4e2168e3 // fcvtn2 v3.8h, v7.4s
+	MOVD R0, R8
+	MOVD R1, R9
+
+wideStore:
+	MOVD (R8), R7
+	ADD R4, R7
+	VST1.P [V0.B16, V1.B16, V2.B16, V3.B16], 64(R7)
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, wideStore
+	ADD $64, R4
+	CMP R6, R4
+	BLE wide
+
+wideDone:
+	SUB $16, R5, R6
+	CMP R6, R4
+	BGT singleDone
+
+single:
+	MOVD (R2), R7
+	ADD R4, R7
+	VLD1.P 16(R7), [V16.B16]
+	WORD $0x0e217a00 // fcvtl v0.4s, v16.4h
+	WORD $0x4e217a01 // fcvtl2 v1.4s, v16.8h
+	MOVD R3, R9
+	CBZ R9, singleFinish
+	ADD $24, R2, R8
+
+singleSource:
+	MOVD (R8), R7
+	ADD R4, R7
+	VLD1.P 16(R7), [V16.B16]
+	WORD $0x0e217a18 // fcvtl v24.4s, v16.4h
+	WORD $0x4e217a19 // fcvtl2 v25.4s, v16.8h
+	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
+	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, singleSource
+
+singleFinish:
+	WORD $0x6e3fdc00 // fmul v0.4s, v0.4s, v31.4s
+	WORD $0x6e3fdc21 // fmul v1.4s, v1.4s, v31.4s
+	WORD $0x0e216800 // fcvtn v0.4h, v0.4s
+	WORD $0x4e216820 // fcvtn2 v0.8h, v1.4s
+	MOVD R0, R8
+	MOVD R1, R9
+
+singleStore:
+	MOVD (R8), R7
+	ADD R4, R7
+	VST1.P [V0.B16], 16(R7)
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, singleStore
+	ADD $16, R4
+	CMP R6, R4
+	BLE single
+
+singleDone:
+	RET
+
 TEXT sumF32<>(SB), NOSPLIT|NOFRAME, $0-0
 	SUB $128, R5, R6
 	CMP R6, R4
@@ -2768,6 +2893,102 @@ singleSource:
 	CBNZ R9, singleSource
 
 singleFinish:
+	MOVD R0, R8
+	MOVD R1, R9
+
+singleStore:
+	MOVD (R8), R7
+	ADD R4, R7
+	VST1.P [V0.B16], 16(R7)
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, singleStore
+	ADD $16, R4
+	CMP R6, R4
+	BLE single
+
+singleDone:
+	RET
+
+TEXT meanF32<>(SB), NOSPLIT|NOFRAME, $0-0
+	SUB $128, R5, R6
+	CMP R6, R4
+	BGT wideDone
+
+wide:
+	MOVD (R2), R7
+	ADD R4, R7
+	VLD1.P 64(R7), [V0.B16, V1.B16, V2.B16, V3.B16]
+	VLD1.P 64(R7), [V4.B16, V5.B16, V6.B16, V7.B16]
+	MOVD R3, R9
+	CBZ R9, wideFinish
+	ADD $24, R2, R8
+
+wideSource:
+	MOVD (R8), R7
+	ADD R4, R7
+	VLD1.P 64(R7), [V16.B16, V17.B16, V18.B16, V19.B16]
+	VLD1.P 64(R7), [V20.B16, V21.B16, V22.B16, V23.B16]
+	WORD $0x4e30d400 // fadd v0.4s, v0.4s, v16.4s
+	WORD $0x4e31d421 // fadd v1.4s, v1.4s, v17.4s
+	WORD $0x4e32d442 // fadd v2.4s, v2.4s, v18.4s
+	WORD $0x4e33d463 // fadd v3.4s, v3.4s, v19.4s
+	WORD $0x4e34d484 // fadd v4.4s, v4.4s, v20.4s
+	WORD $0x4e35d4a5 // fadd v5.4s, v5.4s, v21.4s
+	WORD $0x4e36d4c6 // fadd v6.4s, v6.4s, v22.4s
+	WORD $0x4e37d4e7 // fadd v7.4s, v7.4s, v23.4s
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, wideSource
+
+wideFinish:
+	WORD $0x6e3fdc00 // fmul v0.4s, v0.4s, v31.4s
+	WORD $0x6e3fdc21 // fmul v1.4s, v1.4s, v31.4s
+	WORD $0x6e3fdc42 // fmul v2.4s, v2.4s, v31.4s
+	WORD $0x6e3fdc63 // fmul v3.4s, v3.4s, v31.4s
+	WORD $0x6e3fdc84 // fmul v4.4s, v4.4s, v31.4s
+	WORD $0x6e3fdca5 // fmul v5.4s, v5.4s, v31.4s
+	WORD $0x6e3fdcc6 // fmul v6.4s, v6.4s, v31.4s
+	WORD $0x6e3fdce7 // fmul v7.4s, v7.4s, v31.4s
+	MOVD R0, R8
+	MOVD R1, R9
+
+wideStore:
+	MOVD (R8), R7
+	ADD R4, R7
+	VST1.P [V0.B16, V1.B16, V2.B16, V3.B16], 64(R7)
+	VST1.P [V4.B16, V5.B16, V6.B16, V7.B16], 64(R7)
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, wideStore
+	ADD $128, R4
+	CMP R6, R4
+	BLE wide
+
+wideDone:
+	SUB $16, R5, R6
+	CMP R6, R4
+	BGT singleDone
+
+single:
+	MOVD (R2), R7
+	ADD R4, R7
+	VLD1.P 16(R7), [V0.B16]
+	MOVD R3, R9
+	CBZ R9, singleFinish
+	ADD $24, R2, R8
+
+singleSource:
+	MOVD (R8), R7
+	ADD R4, R7
+	VLD1.P 16(R7), [V16.B16]
+	WORD $0x4e30d400 // fadd v0.4s, v0.4s, v16.4s
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, singleSource
+
+singleFinish:
+	WORD $0x6e3fdc00 // fmul v0.4s, v0.4s, v31.4s
 	MOVD R0, R8
 	MOVD R1, R9
 
@@ -4636,6 +4857,102 @@ singleStore:
 singleDone:
 	RET
 
+TEXT meanF64<>(SB), NOSPLIT|NOFRAME, $0-0
+	SUB $128, R5, R6
+	CMP R6, R4
+	BGT wideDone
+
+wide:
+	MOVD (R2), R7
+	ADD R4, R7
+	VLD1.P 64(R7), [V0.B16, V1.B16, V2.B16, V3.B16]
+	VLD1.P 64(R7), [V4.B16, V5.B16, V6.B16, V7.B16]
+	MOVD R3, R9
+	CBZ R9, wideFinish
+	ADD $24, R2, R8
+
+wideSource:
+	MOVD (R8), R7
+	ADD R4, R7
+	VLD1.P 64(R7), [V16.B16, V17.B16, V18.B16, V19.B16]
+	VLD1.P 64(R7), [V20.B16, V21.B16, V22.B16, V23.B16]
+	WORD $0x4e70d400 // fadd v0.2d, v0.2d, v16.2d
+	WORD $0x4e71d421 // fadd v1.2d, v1.2d, v17.2d
+	WORD $0x4e72d442 // fadd v2.2d, v2.2d, v18.2d
+	WORD $0x4e73d463 // fadd v3.2d, v3.2d, v19.2d
+	WORD $0x4e74d484 // fadd v4.2d, v4.2d, v20.2d
+	WORD $0x4e75d4a5 // fadd v5.2d, v5.2d, v21.2d
+	WORD $0x4e76d4c6 // fadd v6.2d, v6.2d, v22.2d
+	WORD $0x4e77d4e7 // fadd v7.2d, v7.2d, v23.2d
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, wideSource
+
+wideFinish:
+	WORD $0x6e7fdc00 // fmul v0.2d, v0.2d, v31.2d
+	WORD $0x6e7fdc21 // fmul v1.2d, v1.2d, v31.2d
+	WORD $0x6e7fdc42 // fmul v2.2d, v2.2d, v31.2d
+	WORD $0x6e7fdc63 // fmul v3.2d, v3.2d, v31.2d
+	WORD $0x6e7fdc84 // fmul v4.2d, v4.2d, v31.2d
+	WORD $0x6e7fdca5 // fmul v5.2d, v5.2d, v31.2d
+	WORD $0x6e7fdcc6 // fmul v6.2d, v6.2d, v31.2d
+	WORD $0x6e7fdce7 // fmul v7.2d, v7.2d, v31.2d
+	MOVD R0, R8
+	MOVD R1, R9
+
+wideStore:
+	MOVD (R8), R7
+	ADD R4, R7
+	VST1.P [V0.B16, V1.B16, V2.B16, V3.B16], 64(R7)
+	VST1.P [V4.B16, V5.B16, V6.B16, V7.B16], 64(R7)
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, wideStore
+	ADD $128, R4
+	CMP R6, R4
+	BLE wide
+
+wideDone:
+	SUB $16, R5, R6
+	CMP R6, R4
+	BGT singleDone
+
+single:
+	MOVD (R2), R7
+	ADD R4, R7
+	VLD1.P 16(R7), [V0.B16]
+	MOVD R3, R9
+	CBZ R9, singleFinish
+	ADD $24, R2, R8
+
+singleSource:
+	MOVD (R8), R7
+	ADD R4, R7
+	VLD1.P 16(R7), [V16.B16]
+	WORD $0x4e70d400 // fadd v0.2d, v0.2d, v16.2d
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, singleSource
+
+singleFinish:
+	WORD $0x6e7fdc00 // fmul v0.2d, v0.2d, v31.2d
+	MOVD R0, R8
+	MOVD R1, R9
+
+singleStore:
+	MOVD (R8), R7
+	ADD R4, R7
+	VST1.P [V0.B16], 16(R7)
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, singleStore
+	ADD $16, R4
+	CMP R6, R4
+	BLE single
+
+singleDone:
+	RET
+
 TEXT sumBF16<>(SB), NOSPLIT|NOFRAME, $0-0
 	MOVW $0xffff0000, R10
 	VDUP R10, V28.S4
@@ -5704,6 +6021,177 @@ singleStore:
 singleDone:
 	RET
 
+TEXT meanBF16<>(SB), NOSPLIT|NOFRAME, $0-0
+	MOVW $0xffff0000, R10
+	VDUP R10, V28.S4
+	MOVW $0x00007fff, R10
+	VDUP R10, V29.S4
+	MOVW $0x00000001, R10
+	VDUP R10, V30.S4
+	SUB $64, R5, R6
+	CMP R6, R4
+	BGT wideDone
+
+wide:
+	MOVD (R2), R7
+	ADD R4, R7
+	VLD1.P 64(R7), [V16.B16, V17.B16, V18.B16, V19.B16]
+	VAND V28.B16, V16.B16, V0.B16
+	VSHL $16, V16.S4, V1.S4
+	VAND V28.B16, V17.B16, V2.B16
+	VSHL $16, V17.S4, V3.S4
+	VAND V28.B16, V18.B16, V4.B16
+	VSHL $16, V18.S4, V5.S4
+	VAND V28.B16, V19.B16, V6.B16
+	VSHL $16, V19.S4, V7.S4
+	MOVD R3, R9
+	CBZ R9, wideFinish
+	ADD $24, R2, R8
+
+wideSource:
+	MOVD (R8), R7
+	ADD R4, R7
+	VLD1.P 64(R7), [V16.B16, V17.B16, V18.B16, V19.B16]
+	VAND V28.B16, V16.B16, V24.B16
+	VSHL $16, V16.S4, V25.S4
+	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
+	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
+	VAND V28.B16, V17.B16, V24.B16
+	VSHL $16, V17.S4, V25.S4
+	WORD $0x4e38d442 // fadd v2.4s, v2.4s, v24.4s
+	WORD $0x4e39d463 // fadd v3.4s, v3.4s, v25.4s
+	VAND V28.B16, V18.B16, V24.B16
+	VSHL $16, V18.S4, V25.S4
+	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
+	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
+	VAND V28.B16, V19.B16, V24.B16
+	VSHL $16, V19.S4, V25.S4
+	WORD $0x4e38d4c6 // fadd v6.4s, v6.4s, v24.4s
+	WORD $0x4e39d4e7 // fadd v7.4s, v7.4s, v25.4s
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, wideSource
+
+wideFinish:
+	WORD $0x6e3fdc00 // fmul v0.4s, v0.4s, v31.4s
+	WORD $0x6e3fdc21 // fmul v1.4s, v1.4s, v31.4s
+	VUSHR $16, V0.S4, V24.S4
+	VAND V30.B16, V24.B16, V24.B16
+	VADD V29.S4, V24.S4, V24.S4
+	VADD V24.S4, V0.S4, V0.S4
+	VUSHR $16, V1.S4, V24.S4
+	VAND V30.B16, V24.B16, V24.B16
+	VADD V29.S4, V24.S4, V24.S4
+	VADD V24.S4, V1.S4, V1.S4
+	VSRI $16, V1.S4, V0.S4
+	VORR V0.B16, V0.B16, V0.B16
+	WORD $0x6e3fdc42 // fmul v2.4s, v2.4s, v31.4s
+	WORD $0x6e3fdc63 // fmul v3.4s, v3.4s, v31.4s
+	VUSHR $16, V2.S4, V24.S4
+	VAND V30.B16, V24.B16, V24.B16
+	VADD V29.S4, V24.S4, V24.S4
+	VADD V24.S4, V2.S4, V2.S4
+	VUSHR $16, V3.S4, V24.S4
+	VAND V30.B16, V24.B16, V24.B16
+	VADD V29.S4, V24.S4, V24.S4
+	VADD V24.S4, V3.S4, V3.S4
+	VSRI $16, V3.S4, V2.S4
+	VORR V2.B16, V2.B16, V1.B16
+	WORD $0x6e3fdc84 // fmul v4.4s, v4.4s, v31.4s
+	WORD $0x6e3fdca5 // fmul v5.4s, v5.4s, v31.4s
+	VUSHR $16, V4.S4, V24.S4
+	VAND V30.B16, V24.B16, V24.B16
+	VADD V29.S4, V24.S4, V24.S4
+	VADD V24.S4, V4.S4, V4.S4
+	VUSHR $16, V5.S4, V24.S4
+	VAND V30.B16, V24.B16, V24.B16
+	VADD V29.S4, V24.S4, V24.S4
+	VADD V24.S4, V5.S4, V5.S4
+	VSRI $16, V5.S4, V4.S4
+	VORR V4.B16, V4.B16, V2.B16
+	WORD $0x6e3fdcc6 // fmul v6.4s, v6.4s, v31.4s
+	WORD $0x6e3fdce7 // fmul v7.4s, v7.4s, v31.4s
+	VUSHR $16, V6.S4, V24.S4
+	VAND V30.B16, V24.B16, V24.B16
+	VADD V29.S4, V24.S4, V24.S4
+	VADD V24.S4, V6.S4, V6.S4
+	VUSHR $16, V7.S4, V24.S4
+	VAND V30.B16, V24.B16, V24.B16
+	VADD V29.S4, V24.S4, V24.S4
+	VADD V24.S4, V7.S4, V7.S4
+	VSRI $16, V7.S4, V6.S4
+	VORR V6.B16, V6.B16, V3.B16
+	MOVD R0, R8
+	MOVD R1, R9
+
+wideStore:
+	MOVD (R8), R7
+	ADD R4, R7
+	VST1.P [V0.B16, V1.B16, V2.B16, V3.B16], 64(R7)
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, wideStore
+	ADD $64, R4
+	CMP R6, R4
+	BLE wide
+
+wideDone:
+	SUB $16, R5, R6
+	CMP R6, R4
+	BGT singleDone
+
+single:
+	MOVD (R2), R7
+	ADD R4, R7
+	VLD1.P 16(R7), [V16.B16]
+	VAND V28.B16, V16.B16, V0.B16
+	VSHL $16, V16.S4, V1.S4
+	MOVD R3, R9
+	CBZ R9, singleFinish
+	ADD $24, R2, R8
+
+singleSource:
+	MOVD (R8), R7
+	ADD R4, R7
+	VLD1.P 16(R7), [V16.B16]
+	VAND V28.B16, V16.B16, V24.B16
+	VSHL $16, V16.S4, V25.S4
+	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
+	WORD $0x4e39d421 // fadd v1.4s, v1.4s, v25.4s
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, singleSource
+
+singleFinish:
+	WORD $0x6e3fdc00 // fmul v0.4s, v0.4s, v31.4s
+	WORD $0x6e3fdc21 // fmul v1.4s, v1.4s, v31.4s
+	VUSHR $16, V0.S4, V24.S4
+	VAND V30.B16, V24.B16, V24.B16
+	VADD V29.S4, V24.S4, V24.S4
+	VADD V24.S4, V0.S4, V0.S4
+	VUSHR $16, V1.S4, V24.S4
+	VAND V30.B16, V24.B16, V24.B16
+	VADD V29.S4, V24.S4, V24.S4
+	VADD V24.S4, V1.S4, V1.S4
+	VSRI $16, V1.S4, V0.S4
+	VORR V0.B16, V0.B16, V0.B16
+	MOVD R0, R8
+	MOVD R1, R9
+
+singleStore:
+	MOVD (R8), R7
+	ADD R4, R7
+	VST1.P [V0.B16], 16(R7)
+	ADD $24, R8
+	SUB $1, R9
+	CBNZ R9, singleStore
+	ADD $16, R4
+	CMP R6, R4
+	BLE single
+
+singleDone:
+	RET
+
 DATA kernels<>+0(SB)/8, $sumI8<>(SB)
 DATA kernels<>+8(SB)/8, $prodI8<>(SB)
 DATA kernels<>+16(SB)/8, $maxI8<>(SB)
@@ -5725,35 +6213,39 @@ DATA kernels<>+136(SB)/8, $maxF16<>(SB)
 DATA kernels<>+144(SB)/8, $minF16<>(SB)
 DATA kernels<>+152(SB)/8, $avgF16<>(SB)
 DATA kernels<>+160(SB)/8, $scaleF16<>(SB)
-DATA kernels<>+168(SB)/8, $sumF32<>(SB)
-DATA kernels<>+176(SB)/8, $prodF32<>(SB)
-DATA kernels<>+184(SB)/8, $maxF32<>(SB)
-DATA kernels<>+192(SB)/8, $minF32<>(SB)
-DATA kernels<>+200(SB)/8, $avgF32<>(SB)
-DATA kernels<>+208(SB)/8, $scaleF32<>(SB)
-DATA kernels<>+216(SB)/8, $sumI64<>(SB)
-DATA kernels<>+224(SB)/8, $prodI64<>(SB)
-DATA kernels<>+232(SB)/8, $maxI64<>(SB)
-DATA kernels<>+240(SB)/8, $minI64<>(SB)
-DATA kernels<>+248(SB)/8, $scaleI64<>(SB)
-DATA kernels<>+256(SB)/8, $maxU64<>(SB)
-DATA kernels<>+264(SB)/8, $minU64<>(SB)
-DATA kernels<>+272(SB)/8, $maxU8<>(SB)
-DATA kernels<>+280(SB)/8, $minU8<>(SB)
-DATA kernels<>+288(SB)/8, $maxU16<>(SB)
-DATA kernels<>+296(SB)/8, $minU16<>(SB)
-DATA kernels<>+304(SB)/8, $maxU32<>(SB)
-DATA kernels<>+312(SB)/8, $minU32<>(SB)
-DATA kernels<>+320(SB)/8, $sumF64<>(SB)
-DATA kernels<>+328(SB)/8, $prodF64<>(SB)
-DATA kernels<>+336(SB)/8, $maxF64<>(SB)
-DATA kernels<>+344(SB)/8, $minF64<>(SB)
-DATA kernels<>+352(SB)/8, $avgF64<>(SB)
-DATA kernels<>+360(SB)/8, $scaleF64<>(SB)
-DATA kernels<>+368(SB)/8, $sumBF16<>(SB)
-DATA kernels<>+376(SB)/8, $prodBF16<>(SB)
-DATA kernels<>+384(SB)/8, $maxBF16<>(SB)
-DATA kernels<>+392(SB)/8, $minBF16<>(SB)
-DATA kernels<>+400(SB)/8, $avgBF16<>(SB)
-DATA kernels<>+408(SB)/8, $scaleBF16<>(SB)
-GLOBL kernels<>(SB), RODATA, $416
+DATA kernels<>+168(SB)/8, $meanF16<>(SB)
+DATA kernels<>+176(SB)/8, $sumF32<>(SB)
+DATA kernels<>+184(SB)/8, $prodF32<>(SB)
+DATA kernels<>+192(SB)/8, $maxF32<>(SB)
+DATA kernels<>+200(SB)/8, $minF32<>(SB)
+DATA kernels<>+208(SB)/8, $avgF32<>(SB)
+DATA kernels<>+216(SB)/8, $scaleF32<>(SB)
+DATA kernels<>+224(SB)/8, $meanF32<>(SB)
+DATA kernels<>+232(SB)/8, $sumI64<>(SB)
+DATA kernels<>+240(SB)/8, $prodI64<>(SB)
+DATA kernels<>+248(SB)/8, $maxI64<>(SB)
+DATA kernels<>+256(SB)/8, $minI64<>(SB)
+DATA kernels<>+264(SB)/8, $scaleI64<>(SB)
+DATA kernels<>+272(SB)/8, $maxU64<>(SB)
+DATA kernels<>+280(SB)/8, $minU64<>(SB)
+DATA kernels<>+288(SB)/8, $maxU8<>(SB)
+DATA kernels<>+296(SB)/8, $minU8<>(SB)
+DATA kernels<>+304(SB)/8, $maxU16<>(SB)
+DATA kernels<>+312(SB)/8, $minU16<>(SB)
+DATA kernels<>+320(SB)/8, $maxU32<>(SB)
+DATA kernels<>+328(SB)/8, $minU32<>(SB)
+DATA kernels<>+336(SB)/8, $sumF64<>(SB)
+DATA kernels<>+344(SB)/8, $prodF64<>(SB)
+DATA kernels<>+352(SB)/8, $maxF64<>(SB)
+DATA kernels<>+360(SB)/8, $minF64<>(SB)
+DATA kernels<>+368(SB)/8, $avgF64<>(SB)
+DATA kernels<>+376(SB)/8, $scaleF64<>(SB)
+DATA kernels<>+384(SB)/8, $meanF64<>(SB)
+DATA kernels<>+392(SB)/8, $sumBF16<>(SB)
+DATA kernels<>+400(SB)/8, $prodBF16<>(SB)
+DATA kernels<>+408(SB)/8, $maxBF16<>(SB)
+DATA kernels<>+416(SB)/8, $minBF16<>(SB)
+DATA kernels<>+424(SB)/8, $avgBF16<>(SB)
+DATA kernels<>+432(SB)/8, $scaleBF16<>(SB)
+DATA kernels<>+440(SB)/8, $meanBF16<>(SB)
+GLOBL kernels<>(SB), RODATA, $448

@@ -21,8 +21,12 @@ const (
 	minSlice   = 1 << 10 // however many slices there are; a multiple of what kernels take at a time
 )
 
-// numKinds is one more than the largest kolo.OpKind.
-const numKinds = kolo.OpPreMulSum + 1
+// The columns of kernelNumbers are the kinds of operations and one more.
+const (
+	numKinds   = kolo.OpPreMulSum + 1
+	avgByPower = numKinds // OpAvg of floats where Ranks is a power of two
+	numColumns = numKinds + 1
+)
 
 // spread runs kernel number kernel over the bytes from..to, a multiple of grain and
 // not zero, of ndst and nsrc slices, not none, whose headers are at dsts and srcs.
@@ -41,10 +45,16 @@ func (o Op) vector(dsts, srcs [][]byte, n int) int {
 		o.averageIntegers(dsts, srcs, n)
 		return n
 	}
-	kernel, factor := int(kernelNumbers[o.DType][o.Kind]), uint64(0)
-	if !o.copies() {
-		factor = o.factor()
+	column, factor := o.Kind, uint64(0)
+	switch {
+	case o.Kind == kolo.OpPreMulSum:
+		factor = o.lanes(o.Scale)
+	case o.Kind == kolo.OpAvg && o.Ranks&(o.Ranks-1) == 0:
+		column, factor = avgByPower, o.lanes(1/float64(o.Ranks))
+	case o.Kind == kolo.OpAvg:
+		factor = o.lanes(float64(o.Ranks))
 	}
+	kernel := int(kernelNumbers[o.DType][column])
 	if n <= minSlice {
 		bounded(kernel, dsts, srcs, 0, n, factor)
 		return n
@@ -66,7 +76,7 @@ func bounded(kernel int, dsts, srcs [][]byte, from, to int, factor uint64) {
 // it is in the cache, and copies it to the others.
 func (o Op) averageIntegers(dsts, srcs [][]byte, n int) {
 	const step = 8 << 10
-	kernel := int(kernelNumbers[o.DType][o.Kind])
+	kernel := int(kernelNumbers[o.DType][kolo.OpSum])
 	for from := 0; from < n; from += step {
 		to := min(from+step, n)
 		bounded(kernel, dsts[:1], srcs, from, to, 0)
@@ -78,12 +88,8 @@ func (o Op) averageIntegers(dsts, srcs [][]byte, n int) {
 	}
 }
 
-// factor is the operand of OpAvg or OpPreMulSum, as often as it fits.
-func (o Op) factor() uint64 {
-	x := o.Scale
-	if o.Kind == kolo.OpAvg {
-		x = float64(o.Ranks)
-	}
+// lanes is x as elements are computed with, as often as it fits.
+func (o Op) lanes(x float64) uint64 {
 	switch o.DType {
 	case kolo.Float64:
 		return math.Float64bits(x)

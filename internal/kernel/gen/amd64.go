@@ -386,9 +386,9 @@ func (g *amd64) product64(acc int, operand string) {
 // finish turns the accumulators of vector v into the result, in the first.
 func (g *amd64) finish(v int) {
 	accs := g.accumulators(v)
-	if g.k.divides() {
+	if final := g.k.final(); final != "" {
 		for _, acc := range accs {
-			g.arithmetic("avg", acc, factor)
+			g.arithmetic(final, acc, factor)
 		}
 	}
 	switch {

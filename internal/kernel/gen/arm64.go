@@ -307,9 +307,9 @@ func (g *arm64) product(acc, r int) {
 // finish turns the accumulators of vector v into the result, in V(v).
 func (g *arm64) finish(v int) {
 	accs := g.accumulators(v)
-	if g.k.divides() {
+	if final := g.k.final(); final != "" {
 		for _, acc := range accs {
-			g.arithmetic("avg", acc, acc, armFactor)
+			g.arithmetic(final, acc, acc, armFactor)
 		}
 	}
 	switch {

@@ -113,7 +113,7 @@ func (e element) narrow() bool { return e.class == float16 || e.class == bfloat1
 // floats scale every source, which rounds differently.
 type op struct {
 	name string
-	kind string // its name in package kolo
+	kind string // its name in package kolo, or in package kernel
 	fold string // sum, prod, max or min
 }
 
@@ -124,11 +124,22 @@ var ops = []op{
 	{"min", "OpMin", "min"},
 	{"avg", "OpAvg", "sum"},
 	{"scale", "OpPreMulSum", "sum"},
+	{"mean", "avgByPower", "sum"}, // OpAvg of 2, 4, 8 ... ranks: the product with the reciprocal is exact and fast
 }
 
 func (k kernel) scalesSources() bool { return k.op.name == "scale" && !k.element.integer() }
 func (k kernel) scalesResult() bool  { return k.op.name == "scale" && k.element.integer() }
-func (k kernel) divides() bool       { return k.op.name == "avg" }
+
+// final is the operation on the sum and the factor that gives the result, if any.
+func (k kernel) final() string {
+	switch k.op.name {
+	case "avg":
+		return "avg"
+	case "mean":
+		return "prod"
+	}
+	return ""
+}
 
 // compares says whether the operation picks one of two elements.
 func (o op) compares() bool { return o.fold == "max" || o.fold == "min" }
@@ -150,7 +161,7 @@ func kernels() []kernel {
 // integers share those that do not compare. The average of integers is a sum, to
 // be divided by the caller.
 func (k kernel) representative() kernel {
-	if k.element.integer() && k.op.name == "avg" {
+	if k.element.integer() && k.final() != "" {
 		k.op = ops[0]
 	}
 	if k.element.class == unsigned && !k.op.compares() {

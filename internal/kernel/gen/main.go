@@ -49,14 +49,18 @@ func numbersFile() string {
 	t.line(`import "github.com/kolo-ccl/kolo"` + "\n")
 	t.line("// kernelNumbers holds the number of the vector kernel of every element type and")
 	t.line("// operation. OpAvg of integers has that of OpSum: the division is separate.")
-	t.line("var kernelNumbers = [kolo.NumDTypes][numKinds]uint8{")
+	t.line("var kernelNumbers = [kolo.NumDTypes][numColumns]uint8{")
 	for _, e := range elements {
 		t.WriteString("\tkolo." + e.dtype + ": {")
 		for i, op := range ops {
 			if i > 0 {
 				t.WriteString(", ")
 			}
-			fmt.Fprintf(&t, "kolo.%s: %d", op.kind, kernel{e, op}.number())
+			kind := op.kind
+			if strings.HasPrefix(kind, "Op") {
+				kind = "kolo." + kind
+			}
+			fmt.Fprintf(&t, "%s: %d", kind, kernel{e, op}.number())
 		}
 		t.line("},")
 	}
