@@ -264,6 +264,9 @@ func chooseFrom(table []*Algorithm, c kolo.Collective, size int64, t *Topology, 
 	if size < 0 || p.Way > Static {
 		return Choice{}, fmt.Errorf("%w: %v over %d bytes, chosen by %v", kolo.ErrArgument, c, size, p.Way)
 	}
+	if c == kolo.Barrier {
+		size = 0
+	}
 	forced, who, err := p.forced(c, t)
 	if err != nil {
 		return Choice{}, err

@@ -28,7 +28,8 @@ import (
 //	s*(start + rounds*fan*alpha) + max(s*(bytes*beta + reduced*gamma), traffic/memory)
 //
 // where traffic is what all ranks together read and write: 2 bytes for each that is
-// moved and 1 more for each that is folded. The medium itself (fabric) costs
+// moved and 1 more for each that is folded. The bytes include what a rank copies from
+// its input to its own output, which between machines is next to nothing. The medium itself (fabric) costs
 //
 //	call + ranks*rank + traffic/memory
 //
@@ -67,6 +68,9 @@ func (t *Topology) estimate(r *Row, a *Algorithm, c kolo.Collective, n float64) 
 	}
 	if t.Medium {
 		p := t.process()
+		own := ownCopy(c, ranks, n)
+		r.Bytes += own
+		x.bytes += nanosAt(own, t.levelEdge(0).Bandwidth)
 		share := max(1, ranks/float64(p.Cores))
 		x.rounds = float64(share * (float64(p.Start) + x.rounds))
 		x.bytes, x.reduced = float64(x.bytes*share), float64(x.reduced*share)
@@ -123,6 +127,15 @@ func fabricTraffic(c kolo.Collective, ranks, n float64) float64 {
 		return 0
 	}
 	return (ranks + 1) * n
+}
+
+// ownCopy is the bytes that go from a rank's input to its own output.
+func ownCopy(c kolo.Collective, ranks, n float64) float64 {
+	switch c {
+	case kolo.AllGather, kolo.Gather, kolo.Scatter, kolo.AllToAll:
+		return n / ranks
+	}
+	return 0
 }
 
 // nanosAt is the nanoseconds that n bytes take at a rate in bytes per second.
