@@ -1,8 +1,10 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kolo-ccl/kolo"
 )
@@ -123,22 +125,16 @@ func equalServers(t *Topology) error {
 // levels are the two scopes of this rank, and whether its server is the root's. With
 // the i-th rank of server g at (g,i), part i of the inner scope is what all (g,i)
 // own, and part g of the outer one is what (g,i) owns: chunk (g,i) where there are
-// chunks, else the g-th part of the i-th part of the vector.
+// chunks, else the g-th part of the i-th part of the vector. Positions of both are in
+// the order of ranks, so that pairs of sums are added the same way around by all.
 func (b *builder) levels(t *Topology) (in, across *scope, atRoot bool) {
 	groups := t.Groups()
 	servers, each := len(groups), len(groups[0])
 	whole := b.whole()
 	me, root := t.Server[whole.me], t.Server[whole.root]
 	in = &scope{b: b, n: each, ranks: groups[me], parts: make([][]int, each)}
-	across = &scope{b: b, n: servers, me: me, root: root, final: true}
-	for i := range each {
-		if groups[me][i] == b.p.Rank {
-			in.me = i
-		}
-		if groups[root][i] == whole.rank(whole.root) {
-			in.root = i
-		}
-	}
+	in.me = slices.Index(groups[me], b.p.Rank)
+	in.root = slices.Index(groups[root], whole.rank(whole.root))
 	blocks := make([]int, 0, len(b.loc))
 	for i := range each {
 		first := len(blocks)
@@ -151,9 +147,21 @@ func (b *builder) levels(t *Topology) (in, across *scope, atRoot bool) {
 		}
 		in.parts[i] = blocks[first:len(blocks):len(blocks)]
 	}
-	for g := range servers {
-		across.ranks = append(across.ranks, groups[g][in.me])
-		across.parts = append(across.parts, in.parts[in.me][g:g+1])
+	across = &scope{b: b, n: servers, ranks: make([]kolo.Rank, servers), parts: make([][]int, servers), final: true}
+	order := make([]int, servers)
+	for g := range order {
+		order[g] = g
+	}
+	slices.SortFunc(order, func(g, h int) int { return cmp.Compare(groups[g][in.me], groups[h][in.me]) })
+	for v, g := range order {
+		across.ranks[v] = groups[g][in.me]
+		across.parts[v] = in.parts[in.me][g : g+1]
+		if g == me {
+			across.me = v
+		}
+		if g == root {
+			across.root = v
+		}
 	}
 	return in, across, me == root
 }

@@ -1,6 +1,10 @@
 package plan
 
-import "github.com/kolo-ccl/kolo"
+import (
+	"slices"
+
+	"github.com/kolo-ccl/kolo"
+)
 
 // The star: the root deals with all others in one step. One round (two for
 // AllReduce, whose root is rank 0), but the root's link carries everything.
@@ -10,34 +14,26 @@ var star = flat(Algorithm{
 	Source: "HCCL, star",
 	parts:  oneBlock,
 	shared: never,
-}, phases{
-	kolo.AllReduce: {starAllReduce, inTurn(starReduceCost, starBroadcastCost)},
-	kolo.Broadcast: {starBroadcast, starBroadcastCost},
-	kolo.Reduce:    {starReduce, starReduceCost},
-	kolo.Gather:    {starGather, meshAllGatherCost},
-	kolo.Scatter:   {starScatter, meshAllGatherCost},
-	kolo.Barrier:   {starAllReduce, inTurn(starReduceCost, starBroadcastCost)},
-})
+}, starPhases())
 
-func starReduce(s *scope) {
-	if s.me == s.root {
-		s.fold(s.others(), total, 0)
-	} else {
-		s.send(s.root, 0)
-	}
+// starPhases: a star is a tree of depth one.
+func starPhases() phases {
+	list := treePhases(starBranches, treeCost{
+		allReduce: inTurn(starReduceCost, starBroadcastCost),
+		broadcast: starBroadcastCost,
+		reduce:    starReduceCost,
+	})
+	list[kolo.Gather] = phase{starGather, meshAllGatherCost}
+	list[kolo.Scatter] = phase{starScatter, meshAllGatherCost}
+	return list
 }
 
-func starBroadcast(s *scope) {
+func starBranches(s *scope) []branch {
+	t := branch{scope: s, parent: s.root, pieces: pieces(s.all(), 1)}
 	if s.me == s.root {
-		s.multicast(s.others(), 0)
-	} else {
-		s.recv(s.root, 0)
+		t.parent, t.children = -1, slices.Clone(s.others())
 	}
-}
-
-func starAllReduce(s *scope) {
-	starReduce(s)
-	starBroadcast(s)
+	return []branch{t}
 }
 
 // starScatter gives every position its part straight from the root.

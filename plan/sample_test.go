@@ -1,0 +1,5 @@
+//go:build !long
+
+package plan
+
+const long = false
