@@ -31,21 +31,24 @@ func (s *System) NewShard(name string) *Shard { return &Shard{sys: s, name: name
 // System is the system that the shard belongs to.
 func (s *Shard) System() *System { return s.sys }
 
-// post appends an item; if the shard was idle it is run, or left to the shard whose
+// post hands an item to the shard. An idle shard becomes the caller's to run: then
+// the item is its batch, and the shard is run at once, or left to the shard whose
 // handler is posting.
 func (s *Shard) post(from *Shard, it item) {
 	s.mu.Lock()
-	s.queue = append(s.queue, it)
-	run := !s.running
+	if s.running {
+		s.queue = append(s.queue, it)
+		s.mu.Unlock()
+		return
+	}
 	s.running = true
 	s.mu.Unlock()
-	switch {
-	case !run:
-	case from != nil:
+	s.batch, s.at = append(s.batch[:0], it), 0
+	if from != nil {
 		from.ready = append(from.ready, s)
-	default:
-		s.sys.start(s)
+		return
 	}
+	s.sys.start(s)
 }
 
 // turnOf is the shard itself if the calling goroutine is running it, else nil. It is
@@ -74,39 +77,37 @@ func carry(first *Shard, budget int) {
 		if head++; head == len(todo) {
 			todo, head = todo[:0], 0
 		}
-		var idle bool
-		idle, budget = s.drain(budget)
-		todo = append(todo, s.ready...)
-		clear(s.ready)
-		s.ready = s.ready[:0]
-		if !idle || !s.release() {
-			todo = append(todo, s)
+		for more := true; more; {
+			if budget <= 0 {
+				todo = append(todo, s)
+				break
+			}
+			budget = s.handle(budget)
+			if len(s.ready) > 0 { // before the shard is another goroutine's
+				todo = append(todo, s.ready...)
+				clear(s.ready)
+				s.ready = s.ready[:0]
+			}
+			more = s.next()
 		}
 	}
 }
 
-// drain handles messages until the batch is empty and the queue with it, or the
-// budget is spent.
-func (s *Shard) drain(budget int) (idle bool, left int) {
-	for {
-		if s.at == len(s.batch) && !s.fetch() {
-			return true, budget
-		}
-		if budget <= 0 {
-			return false, 0
-		}
-		budget = s.handle(budget)
+// next makes sure that there is a message to handle, or gives the shard up. After
+// false it belongs to whoever posts to it.
+func (s *Shard) next() bool {
+	if s.at < len(s.batch) {
+		return true
 	}
-}
-
-// fetch swaps the queue for the finished batch.
-func (s *Shard) fetch() bool {
-	s.mu.Lock()
 	clear(s.batch)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.batch, s.queue = s.queue, s.batch[:0]
-	s.mu.Unlock()
 	s.at = 0
-	return len(s.batch) > 0
+	if len(s.batch) == 0 {
+		s.running = false
+	}
+	return s.running
 }
 
 // handle runs messages of the batch. A panic ends the actor it happened in, and
@@ -130,15 +131,4 @@ func (s *Shard) handle(budget int) (left int) {
 	}
 	c = nil
 	return left
-}
-
-// release gives the shard up if its queue is empty, and says whether it was.
-func (s *Shard) release() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.queue) > 0 {
-		return false
-	}
-	s.running = false
-	return true
 }

@@ -128,15 +128,15 @@ func (s *System) Step() bool {
 	sh := s.pending[i]
 	s.pending = append(s.pending[:i], s.pending[i+1:]...)
 	s.mu.Unlock()
-	idle, _ := sh.drain(1)
-	more := sh.ready
-	if !idle || !sh.release() {
+	sh.handle(1)
+	more := append([]*Shard(nil), sh.ready...)
+	sh.ready = sh.ready[:0]
+	if sh.next() {
 		more = append(more, sh)
 	}
 	s.mu.Lock()
 	s.pending = append(s.pending, more...)
 	s.mu.Unlock()
-	sh.ready = sh.ready[:0]
 	return true
 }
 
