@@ -27,13 +27,18 @@ type Successors struct {
 	ffirst, follow []int32
 }
 
+// window is how many steps of one connection run at a time. A step waits for the
+// end of the window-th before it. That cannot deadlock what rendezvous does not:
+// the ends of a connection's steps come in order anyway.
+const window = 8
+
 // NewSuccessors makes the reverse lists of p.
 func NewSuccessors(p *Program) *Successors {
 	n := len(p.Steps)
 	s := &Successors{first: make([]int32, n+1), wait: make([]int32, n), ffirst: make([]int32, n+1)}
 	type pair struct{ a, b int32 }
-	var order []pair
-	last := map[connection]int32{}
+	var order, held []pair
+	last := map[connection][]int32{}
 	total := 0
 	for i := range p.Steps {
 		st := &p.Steps[i]
@@ -44,12 +49,19 @@ func NewSuccessors(p *Program) *Successors {
 		}
 		for _, q := range st.Peers {
 			c := connection{send: st.Op == Send, peer: int32(q), lane: st.Lane}
-			if b, ok := last[c]; ok {
-				order = append(order, pair{b, int32(i)})
+			seen := last[c]
+			if k := len(seen) - 1; k >= 0 {
+				order = append(order, pair{seen[k], int32(i)})
 				s.wait[i]++
-				s.ffirst[b+1]++
+				s.ffirst[seen[k]+1]++
 			}
-			last[c] = int32(i)
+			if k := len(seen) - window; k >= 0 {
+				held = append(held, pair{seen[k], int32(i)})
+				s.wait[i]++
+				s.first[seen[k]+1]++
+				total++
+			}
+			last[c] = append(seen, int32(i))
 		}
 	}
 	s.next, s.follow = make([]int32, total), make([]int32, len(order))
@@ -63,6 +75,10 @@ func NewSuccessors(p *Program) *Successors {
 			s.next[fill[a]] = int32(i)
 			fill[a]++
 		}
+	}
+	for _, h := range held {
+		s.next[fill[h.a]] = h.b
+		fill[h.a]++
 	}
 	ffill := append([]int32(nil), s.ffirst[:n]...)
 	for _, o := range order {
