@@ -36,15 +36,16 @@ type Group struct {
 	hub   *hub
 	rank  kolo.Rank // in the group's numbering
 
-	flying   atomic.Int64 // calls not resolved
-	async    atomic.Int64 // Works not waited for
+	seq      atomic.Uint64 // collective calls made
+	flying   atomic.Int64  // calls not resolved
+	async    atomic.Int64  // Works not waited for
+	closed   atomic.Bool
 	draining atomic.Bool
 	idle     chan struct{}
+	spare    atomic.Pointer[ticket] // one free ticket, without a lock
 
-	mu     sync.Mutex
-	free   *ticket
-	seq    uint64
-	closed bool
+	mu   sync.Mutex
+	free *ticket
 }
 
 // NewGroup makes this rank a member of a group. Only the members call it, in any
@@ -128,9 +129,7 @@ func (g *Group) World() *World { return g.world }
 
 // Calls is the number of collective calls that this rank has made on the group.
 func (g *Group) Calls() uint64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.seq
+	return g.seq.Load()
 }
 
 // Explain says which algorithm a call of the group would take, with the cost of
@@ -165,13 +164,9 @@ func (g *Group) Close(ctx context.Context) error {
 }
 
 func (g *Group) leave(ctx context.Context, cause error) error {
-	g.mu.Lock()
-	if g.closed {
-		g.mu.Unlock()
+	if g.closed.Swap(true) {
 		return nil
 	}
-	g.closed = true
-	g.mu.Unlock()
 	var errs []error
 	if cause == nil && !g.drain(ctx) {
 		cause = fmt.Errorf("%w: Close waited for %d calls in flight", kolo.ErrDeadline, g.flying.Load())
@@ -204,50 +199,77 @@ func (g *Group) drain(ctx context.Context) bool {
 	return true
 }
 
-// take gives out a ticket for a call. A collective gets the next call number.
-func (g *Group) take(collective, async bool) (*ticket, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
+// take gives out a ticket for a call.
+func (g *Group) take() (*ticket, error) {
+	g.flying.Add(1) // before closed is read: Close sets closed and then waits
+	if g.closed.Load() {
+		g.landed()
 		return nil, fmt.Errorf("%w: the group was closed by this rank", kolo.ErrClosed)
 	}
-	t := g.free
+	t := g.spare.Swap(nil)
+	if t == nil {
+		g.mu.Lock()
+		if t = g.free; t != nil {
+			g.free, t.next = t.next, nil
+		}
+		g.mu.Unlock()
+	}
 	if t == nil {
 		t = &ticket{group: g, park: make(chan struct{}, 1)}
 		t.op.Sink = t
-	} else {
-		g.free, t.next = t.next, nil
 	}
 	t.state.Store(ticketOpen)
-	t.async, t.err = async, nil
-	if collective {
-		t.seq = g.seq
-		g.seq++
-	}
-	g.flying.Add(1)
-	if async {
-		g.async.Add(1)
-	}
 	return t, nil
+}
+
+// landed notes that a call is no longer in flight.
+func (g *Group) landed() {
+	if g.flying.Add(-1) == 0 && g.draining.Load() {
+		select {
+		case g.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// putBack takes back a ticket whose call was not made.
+func (g *Group) putBack(t *ticket) {
+	g.recycle(t)
+	g.landed()
+}
+
+// recycle makes a ticket free for another call. Nobody else may know it any more.
+func (g *Group) recycle(t *ticket) {
+	t.in, t.out, t.err = kolo.Memory{}, kolo.Memory{}, nil
+	if g.spare.CompareAndSwap(nil, t) {
+		return
+	}
+	g.mu.Lock()
+	t.next, g.free = g.free, t
+	g.mu.Unlock()
 }
 
 // finish is called by whoever has waited for a ticket: after success it may be
 // used again.
 func (g *Group) finish(t *ticket, err error) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if t.async {
-		t.async = false
-		g.async.Add(-1)
-	}
-	if s := t.signal.Load(); s != nil {
-		s.close()
+	if !t.async {
+		if err == nil {
+			g.recycle(t)
+		}
 		return err
 	}
-	if err == nil {
-		t.gen.Add(1)
-		t.in, t.out = kolo.Memory{}, kolo.Memory{}
-		t.next, g.free = g.free, t
+	g.mu.Lock()
+	t.async = false
+	s := t.signal.Load()
+	if s == nil && err == nil {
+		t.gen.Add(1) // from here on the Work means nothing
+	}
+	g.mu.Unlock()
+	g.async.Add(-1)
+	if s != nil {
+		s.close()
+	} else if err == nil {
+		g.recycle(t)
 	}
 	return err
 }

@@ -51,6 +51,7 @@ type hub struct {
 	stall  *kolo.Error // the failure is that the data stands still
 	broken atomic.Pointer[error]
 	gone   []atomic.Bool
+	lastOf kolo.Call // the call of the latest round that ended
 }
 
 type hubKey struct {
@@ -62,9 +63,8 @@ type hubKey struct {
 type member struct {
 	joined bool
 	left   bool
-	cause  error     // why it left, nil for a clean exit
-	calls  uint64    // collective calls seen
-	last   kolo.Call // the latest of them
+	cause  error  // why it left, nil for a clean exit
+	calls  uint64 // collective calls seen
 }
 
 // round is one collective call of the group: the tickets of its ranks.
@@ -220,7 +220,6 @@ func (h *hub) arrive(t *ticket) {
 		return
 	}
 	h.members[me].calls = t.seq + 1
-	h.members[me].last = t.call
 	i := int(t.seq - h.base)
 	if i >= maxAhead {
 		t.resolve(t.failure(fmt.Errorf("%w: this rank is %d calls ahead of the slowest", kolo.ErrLimit, i)))
@@ -340,6 +339,7 @@ func (h *hub) pop(err error) {
 	h.rounds[n] = nil
 	h.rounds = h.rounds[:n]
 	h.base++
+	h.lastOf = rd.tickets[0].call
 	h.resolveAll(rd, err)
 	clear(rd.tickets)
 	rd.arrived, rd.ended, rd.cause = 0, 0, nil

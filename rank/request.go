@@ -41,21 +41,25 @@ type Request struct {
 
 // Do makes the call and returns when it has ended on this rank. The error is a
 // *kolo.Error. If ctx ends first the group is aborted (kolo.ErrCanceled).
-func Do(ctx context.Context, g *Group, r Request) error {
+func Do(ctx context.Context, g *Group, r Request) error { return do(ctx, g, &r) }
+
+// DoAsync makes the call and returns at once. A call that is refused gives a Work
+// that has ended with the error.
+func DoAsync(g *Group, r Request) Work { return doAsync(g, &r) }
+
+func do(ctx context.Context, g *Group, r *Request) error {
 	if err := ctx.Err(); err != nil {
-		return g.refusal(&r, canceled(ctx))
+		return g.refusal(r, canceled(ctx))
 	}
-	t, err := g.issue(&r, false)
+	t, err := g.issue(r, false)
 	if err != nil {
 		return err
 	}
 	return g.finish(t, t.wait(ctx))
 }
 
-// DoAsync makes the call and returns at once. A call that is refused gives a Work
-// that has ended with the error.
-func DoAsync(g *Group, r Request) Work {
-	t, err := g.issue(&r, true)
+func doAsync(g *Group, r *Request) Work {
+	t, err := g.issue(r, true)
 	if err != nil {
 		return Work{err: err}
 	}
@@ -80,45 +84,48 @@ func (g *Group) refusal(r *Request, err error) error {
 
 // issue checks the call and sends it on its way.
 func (g *Group) issue(r *Request, async bool) (*ticket, error) {
-	var c call
-	if err := c.fill(g, r); err != nil {
-		return nil, g.refusal(r, err)
-	}
-	message := r.Collective == kolo.Send || r.Collective == kolo.Recv
-	t, err := g.take(!message, async)
+	t, err := g.take()
 	if err != nil {
 		return nil, g.refusal(r, err)
 	}
-	t.call, t.in, t.out, t.displs, t.tag = c.Call, c.in, c.out, c.displs, r.Tag
-	if message {
-		g.world.actor.tell(nil, t)
-	} else {
-		g.hub.tell(nil, t)
+	if err := t.fill(g, r); err != nil {
+		g.putBack(t)
+		return nil, g.refusal(r, err)
 	}
+	if async {
+		t.async = true
+		g.async.Add(1)
+	}
+	if r.Collective == kolo.Send || r.Collective == kolo.Recv {
+		t.tag = r.Tag
+		g.world.actor.tell(nil, t)
+		return t, nil
+	}
+	t.seq = g.seq.Add(1) - 1
+	g.hub.tell(nil, t)
 	return t, nil
 }
 
-// call is a checked Request.
-type call struct {
-	kolo.Call
+// asked is a checked Request.
+type asked struct {
+	call    kolo.Call
 	in, out kolo.Memory
 	displs  plan.Displs
 }
 
 // fill checks r against the group and makes the call of it.
-func (c *call) fill(g *Group, r *Request) error {
+func (c *asked) fill(g *Group, r *Request) error {
 	n, me := int64(len(g.hub.ranks)), int64(g.rank)
-	c.Collective, c.Op = r.Collective, r.Op
-	c.in, c.out = r.In.Memory, r.Out.Memory
-	c.DType = r.In.DType
+	c.call = kolo.Call{Collective: r.Collective, Op: r.Op, DType: r.In.DType}
+	c.in, c.out, c.displs = r.In.Memory, r.Out.Memory, plan.Displs{}
 	if r.In.Memory.Len() == 0 {
-		c.DType = r.Out.DType
+		c.call.DType = r.Out.DType
 	}
 	if r.Collective.Rooted() {
 		if r.Root < 0 || int64(r.Root) >= n {
 			return fmt.Errorf("%w: root %d; the group has ranks 0 to %d (a root is a group rank; see Group.RankOf)", kolo.ErrArgument, int(r.Root), n-1)
 		}
-		c.Root = r.Root
+		c.call.Root = r.Root
 	}
 	if err := c.checkTypes(r); err != nil {
 		return err
@@ -145,7 +152,7 @@ func (c *call) fill(g *Group, r *Request) error {
 }
 
 // checkTypes checks what does not depend on the collective.
-func (c *call) checkTypes(r *Request) error {
+func (c *asked) checkTypes(r *Request) error {
 	if err := c.checkBuffer("input", r.In); err != nil {
 		return err
 	}
@@ -153,13 +160,13 @@ func (c *call) checkTypes(r *Request) error {
 		return err
 	}
 	if r.Collective.Reduces() {
-		return r.Op.Check(c.DType)
+		return r.Op.Check(c.call.DType)
 	}
-	c.Op = kolo.ReduceOp{}
+	c.call.Op = kolo.ReduceOp{}
 	return nil
 }
 
-func (c *call) checkBuffer(what string, b Buffer) error {
+func (c *asked) checkBuffer(what string, b Buffer) error {
 	size := b.DType.Size()
 	switch {
 	case b.Memory.Len() == 0:
@@ -170,16 +177,16 @@ func (c *call) checkBuffer(what string, b Buffer) error {
 		return fmt.Errorf("%w: the %s has %d bytes, no whole number of %v elements", kolo.ErrArgument, what, b.Memory.Len(), b.DType)
 	case !spanOf(b.Memory).aligned(size):
 		return fmt.Errorf("%w: the %s is not aligned to its %v elements", kolo.ErrArgument, what, b.DType)
-	case b.DType != c.DType:
-		return fmt.Errorf("%w: the input is of %v and the %s of %v", kolo.ErrArgument, c.DType, what, b.DType)
+	case b.DType != c.call.DType:
+		return fmt.Errorf("%w: the input is of %v and the %s of %v", kolo.ErrArgument, c.call.DType, what, b.DType)
 	}
 	return nil
 }
 
-func (c *call) elements(m kolo.Memory) int64 { return m.Len() / int64(c.DType.Size()) }
+func (c *asked) elements(m kolo.Memory) int64 { return m.Len() / int64(c.call.DType.Size()) }
 
 // sized says that a buffer must have want elements.
-func (c *call) sized(what string, m kolo.Memory, want int64) error {
+func (c *asked) sized(what string, m kolo.Memory, want int64) error {
 	if got := c.elements(m); got != want {
 		return fmt.Errorf("%w: the %s has %d elements; want %d", kolo.ErrArgument, what, got, want)
 	}
@@ -188,86 +195,86 @@ func (c *call) sized(what string, m kolo.Memory, want int64) error {
 
 // placed notes whether input and output are one memory, and refuses any other overlap.
 // layout says in words what would be allowed.
-func (c *call) placed(in, allowed kolo.Memory, layout string) error {
+func (c *asked) placed(in, allowed kolo.Memory, layout string) error {
 	a, b := spanOf(in), spanOf(c.out)
-	if c.Collective == kolo.ReduceScatter || c.Collective == kolo.Scatter || c.Collective == kolo.ReduceScatterV || c.Collective == kolo.ScatterV {
+	if c.call.Collective == kolo.ReduceScatter || c.call.Collective == kolo.Scatter || c.call.Collective == kolo.ReduceScatterV || c.call.Collective == kolo.ScatterV {
 		b = spanOf(c.in)
 	}
 	if !a.overlaps(b) {
 		return nil
 	}
 	if a == spanOf(allowed) {
-		c.InPlace = true
+		c.call.InPlace = true
 		return nil
 	}
 	return fmt.Errorf("%w: input and output; in place means that %s", kolo.ErrOverlap, layout)
 }
 
-func (c *call) whole(r *Request, me int64) error {
+func (c *asked) whole(r *Request, me int64) error {
 	if r.Collective == kolo.Barrier {
-		c.DType, c.in, c.out = kolo.Uint8, kolo.Memory{}, kolo.Memory{}
+		c.call.DType, c.in, c.out = kolo.Uint8, kolo.Memory{}, kolo.Memory{}
 		return nil
 	}
 	if r.Collective == kolo.Broadcast {
-		c.Count, c.in = c.elements(c.out), kolo.Memory{}
-		c.InPlace = true
+		c.call.Count, c.in = c.elements(c.out), kolo.Memory{}
+		c.call.InPlace = true
 		return nil
 	}
-	c.Count = c.elements(c.in)
+	c.call.Count = c.elements(c.in)
 	if r.Collective == kolo.Reduce && me != int64(r.Root) {
 		c.out = kolo.Memory{}
 		return nil
 	}
-	if err := c.sized("output", c.out, c.Count); err != nil {
+	if err := c.sized("output", c.out, c.call.Count); err != nil {
 		return err
 	}
 	return c.placed(c.in, c.out, "they are the same buffer")
 }
 
-func (c *call) gather(r *Request, n, me int64) error {
-	c.Count = c.elements(c.in)
+func (c *asked) gather(r *Request, n, me int64) error {
+	c.call.Count = c.elements(c.in)
 	if r.Collective == kolo.Gather && me != int64(r.Root) {
 		c.out = kolo.Memory{}
 		return nil
 	}
-	if err := c.sized("output", c.out, n*c.Count); err != nil {
+	if err := c.sized("output", c.out, n*c.call.Count); err != nil {
 		return err
 	}
-	return c.placed(c.in, part(c.out, c.Count, nil, nil, int(me), int64(c.DType.Size())), "the input is this rank's part of the output")
+	return c.placed(c.in, part(c.out, c.call.Count, nil, nil, int(me), int64(c.call.DType.Size())), "the input is this rank's part of the output")
 }
 
-func (c *call) scatter(r *Request, n, me int64) error {
-	c.Count = c.elements(c.out)
+func (c *asked) scatter(r *Request, n, me int64) error {
+	c.call.Count = c.elements(c.out)
 	if r.Collective == kolo.Scatter && me != int64(r.Root) {
 		c.in = kolo.Memory{}
 		return nil
 	}
-	if err := c.sized("input", c.in, n*c.Count); err != nil {
+	if err := c.sized("input", c.in, n*c.call.Count); err != nil {
 		return err
 	}
-	return c.placed(c.out, part(c.in, c.Count, nil, nil, int(me), int64(c.DType.Size())), "the output is this rank's part of the input")
+	return c.placed(c.out, part(c.in, c.call.Count, nil, nil, int(me), int64(c.call.DType.Size())), "the output is this rank's part of the input")
 }
 
-func (c *call) allToAll(r *Request, n int64) error {
+func (c *asked) allToAll(r *Request, n int64) error {
 	if k := c.elements(c.in); k%n != 0 {
 		return fmt.Errorf("%w: the input has %d elements, which %d ranks cannot share equally", kolo.ErrArgument, k, n)
 	}
-	c.Count = c.elements(c.in) / n
-	if err := c.sized("output", c.out, n*c.Count); err != nil {
+	c.call.Count = c.elements(c.in) / n
+	if err := c.sized("output", c.out, n*c.call.Count); err != nil {
 		return err
 	}
 	return c.placed(c.in, c.out, "they are the same buffer")
 }
 
-func (c *call) message(r *Request, n int64) error {
+func (c *asked) message(r *Request, n int64) error {
 	if r.Peer < 0 || int64(r.Peer) >= n {
 		return fmt.Errorf("%w: peer %d; the group has ranks 0 to %d", kolo.ErrArgument, int(r.Peer), n-1)
 	}
-	c.Root = r.Peer
+	c.call.Root = r.Peer
 	if r.Collective == kolo.Send {
-		c.Count, c.out = c.elements(c.in), kolo.Memory{}
+		c.call.Count, c.out = c.elements(c.in), kolo.Memory{}
 	} else {
-		c.Count, c.in = c.elements(c.out), kolo.Memory{}
+		c.call.Count, c.in = c.elements(c.out), kolo.Memory{}
 	}
 	return nil
 }

@@ -10,20 +10,16 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
-	"github.com/kolo-ccl/kolo/plan"
 )
 
 // ticket is one rank's call on its way: it goes to the group's hub (or, for a
 // message, to the rank actor) and is resolved once. Tickets are made by a Group and
 // used again, so that a call allocates nothing.
 type ticket struct {
-	group  *Group
-	gen    atomic.Uint64 // counts the uses
-	seq    uint64
-	call   kolo.Call
-	in     kolo.Memory
-	out    kolo.Memory
-	displs plan.Displs
+	group *Group
+	gen   atomic.Uint64 // counts the uses
+	seq   uint64
+	asked
 	tag    uint64
 	issued time.Time // messages only
 
@@ -65,12 +61,7 @@ func (t *ticket) resolve(err error) {
 	case ticketWatched:
 		t.signal.Load().close()
 	}
-	if g.flying.Add(-1) == 0 && g.draining.Load() {
-		select {
-		case g.idle <- struct{}{}:
-		default:
-		}
-	}
+	g.landed()
 }
 
 // wait returns when the call has ended, with its error. A context that ends first

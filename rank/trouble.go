@@ -140,11 +140,19 @@ func (h *hub) lastCall(r kolo.Rank) string {
 	m := &h.members[r]
 	switch {
 	case m.calls > 0:
-		return fmt.Sprintf(" after %v #%d", &m.last, m.calls-1)
+		return fmt.Sprintf(" after %v #%d", h.latest(r), m.calls-1)
 	case !m.joined:
 		return " and has never made it"
 	}
 	return " before its first call"
+}
+
+// latest is the latest call of rank r, which has made one.
+func (h *hub) latest(r kolo.Rank) *kolo.Call {
+	if i := int(h.members[r].calls - 1 - h.base); i >= 0 && i < len(h.rounds) && h.rounds[i].tickets[r] != nil {
+		return &h.rounds[i].tickets[r].call
+	}
+	return &h.lastOf
 }
 
 // tick fails the group if a round is past its deadline.
@@ -203,7 +211,7 @@ func (h *hub) lastCallOf(r int) string {
 	m := &h.members[r]
 	switch {
 	case m.calls > 0:
-		return fmt.Sprintf(" after %v #%d", &m.last, m.calls-1)
+		return fmt.Sprintf(" after %v #%d", h.latest(kolo.Rank(r)), m.calls-1)
 	case !m.joined:
 		return " nothing: it has not made the group"
 	}

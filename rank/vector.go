@@ -44,7 +44,7 @@ func (v *Vector) disjoint(what string) error {
 	return nil
 }
 
-func (c *call) gatherV(r *Request, n, me int64) error {
+func (c *asked) gatherV(r *Request, n, me int64) error {
 	holds := r.Collective == kolo.AllGatherV || me == int64(r.Root)
 	size := int64(1)<<62 - 1
 	if holds {
@@ -58,7 +58,7 @@ func (c *call) gatherV(r *Request, n, me int64) error {
 	if err := c.sized("input", c.in, r.Recv.Counts[me]); err != nil {
 		return err
 	}
-	c.Counts = r.Recv.Counts
+	c.call.Counts = r.Recv.Counts
 	if !holds {
 		return nil
 	}
@@ -66,11 +66,11 @@ func (c *call) gatherV(r *Request, n, me int64) error {
 		return err
 	}
 	c.displs.Out = r.Recv.Displs
-	mine := part(c.out, 0, c.Counts, r.Recv.Displs, int(me), int64(c.DType.Size()))
+	mine := part(c.out, 0, c.call.Counts, r.Recv.Displs, int(me), int64(c.call.DType.Size()))
 	return c.placed(c.in, mine, "the input is this rank's part of the output")
 }
 
-func (c *call) scatterV(r *Request, n, me int64) error {
+func (c *asked) scatterV(r *Request, n, me int64) error {
 	holds := r.Collective == kolo.ReduceScatterV || me == int64(r.Root)
 	size := int64(1)<<62 - 1
 	if holds {
@@ -84,16 +84,16 @@ func (c *call) scatterV(r *Request, n, me int64) error {
 	if err := c.sized("output", c.out, r.Send.Counts[me]); err != nil {
 		return err
 	}
-	c.Counts = r.Send.Counts
+	c.call.Counts = r.Send.Counts
 	if !holds {
 		return nil
 	}
 	c.displs.In = r.Send.Displs
-	mine := part(c.in, 0, c.Counts, r.Send.Displs, int(me), int64(c.DType.Size()))
+	mine := part(c.in, 0, c.call.Counts, r.Send.Displs, int(me), int64(c.call.DType.Size()))
 	return c.placed(c.out, mine, "the output is this rank's part of the input")
 }
 
-func (c *call) allToAllV(r *Request, n, me int64) error {
+func (c *asked) allToAllV(r *Request, n, me int64) error {
 	send, recv := r.Send, r.Recv
 	if r.Collective == kolo.AllToAllVC {
 		if int64(len(r.Send.Counts)) != n*n {
@@ -109,9 +109,9 @@ func (c *call) allToAllV(r *Request, n, me int64) error {
 		for i := range n {
 			recv.Counts[i] = r.Send.Counts[i*n+me]
 		}
-		c.Counts = r.Send.Counts
+		c.call.Counts = r.Send.Counts
 	} else {
-		c.Counts, c.RecvCounts = send.Counts, recv.Counts
+		c.call.Counts, c.call.RecvCounts = send.Counts, recv.Counts
 		c.displs.In, c.displs.Out = send.Displs, recv.Displs
 	}
 	if err := send.check("Send", n, c.elements(c.in)); err != nil {
