@@ -171,16 +171,34 @@ func runPart(j *channel.Job, i int, off, n int64) {
 	if n <= 0 {
 		return
 	}
-	var space [2][32][]byte
 	p := &j.Parts[i]
-	src, dst := space[0][:0], space[1][:0]
-	for k := range p.Src {
-		src = append(src, p.Src[k].Host[off:off+n])
+	if len(p.Src) > few || len(p.Dst) > few {
+		l := lists.Get().(*sliceLists)
+		l.src, l.dst = slices(l.src[:0], p.Src, off, n), slices(l.dst[:0], p.Dst, off, n)
+		j.Op.Spread(l.dst, l.src)
+		clear(l.src)
+		clear(l.dst)
+		lists.Put(l)
+		return
 	}
-	for k := range p.Dst {
-		dst = append(dst, p.Dst[k].Host[off:off+n])
+	var space [2][few][]byte
+	j.Op.Spread(slices(space[1][:0], p.Dst, off, n), slices(space[0][:0], p.Src, off, n))
+}
+
+// few is the number of operands whose slices fit on the stack.
+const few = 8
+
+// lists keeps the slices of parts with more operands.
+var lists = sync.Pool{New: func() any { return &sliceLists{} }}
+
+type sliceLists struct{ src, dst [][]byte }
+
+// slices appends the bytes off to off+n of each memory.
+func slices(to [][]byte, list []kolo.Memory, off, n int64) [][]byte {
+	for i := range list {
+		to = append(to, list[i].Host[off:off+n])
 	}
-	j.Op.Spread(dst, src)
+	return to
 }
 
 // Lend helps until done is set, or until there was nothing to do for a while. No
