@@ -165,7 +165,10 @@ func (w *World) leave(ctx context.Context, cause error) error {
 	last := w.p.open == 0
 	w.p.mu.Unlock()
 	if last {
-		errs = append(errs, w.p.close(ctx))
+		// No call is in flight, so this takes no time; but it takes it also if ctx has ended.
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.p.cfg.CloseTimeout)
+		defer cancel()
+		errs = append(errs, w.p.close(end))
 	}
 	return errors.Join(errs...)
 }
