@@ -118,7 +118,7 @@ func (c *asked) fill(g *Group, r *Request) error {
 	n, me := int64(len(g.hub.ranks)), int64(g.rank)
 	c.call = kolo.Call{Collective: r.Collective, Op: r.Op, DType: r.In.DType}
 	c.in, c.out, c.displs = r.In.Memory, r.Out.Memory, plan.Displs{}
-	if r.In.Memory.Len() == 0 {
+	if r.In.Memory.Len() == 0 && (r.Out.Memory.Len() > 0 || r.In.DType == 0) { // no input, or none that says its type
 		c.call.DType = r.Out.DType
 	}
 	if r.Collective.Rooted() {

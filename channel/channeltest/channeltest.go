@@ -1,0 +1,93 @@
+package channeltest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/kolo-ccl/kolo/channel"
+)
+
+// Kit says how a driver is tested. Only Open must be set.
+type Kit struct {
+	// Open makes the driver under test; it fails t where it cannot. The kit closes the
+	// driver. Config.Job differs for each driver opened, Config.Engine is a simple engine
+	// of the kit that does large jobs on goroutines of its own; Open may use another,
+	// which it closes by t.Cleanup.
+	Open func(t testing.TB, c channel.Config) channel.Driver
+	// Seed makes the random schedules; 0 means one that differs at each run. It is
+	// printed where a check fails.
+	Seed uint64
+	// Patience is how long a completion may take. 0 means 30 seconds.
+	Patience time.Duration
+}
+
+// Run tests the drivers that open makes, as Kit.Run.
+func Run(t *testing.T, open func(t testing.TB, c channel.Config) channel.Driver) {
+	t.Helper()
+	Kit{Open: open}.Run(t)
+}
+
+// Run makes one subtest of each check.
+func (k Kit) Run(t *testing.T) {
+	t.Helper()
+	k = k.withDefaults()
+	for _, c := range checks() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Logf("seed %d", k.Seed)
+			c.run(t, k)
+		})
+	}
+}
+
+func (k Kit) withDefaults() Kit {
+	if k.Patience == 0 {
+		k.Patience = 30 * time.Second
+	}
+	for k.Seed == 0 {
+		k.Seed = rand.Uint64()
+	}
+	return k
+}
+
+// rng is the random source of one check.
+func (k Kit) rng(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(k.Seed, stream)) }
+
+// check is one question to a driver.
+type check struct {
+	name string
+	run  func(t testing.TB, k Kit)
+}
+
+func checks() []check {
+	return []check{
+		{"Sizes", checkSizes},
+		{"OrderPerKey", checkOrder},
+		{"KeysApart", checkKeys},
+		{"GatherLists", checkGather},
+		{"Self", checkSelf},
+		{"Turns", checkTurns},
+		{"Large", checkLarge},
+		{"View", checkView},
+		{"ViewsOutOfOrder", checkViewsOutOfOrder},
+		{"ViewAfterClose", checkViewAfterClose},
+		{"Mismatch", checkMismatch},
+		{"Abort", checkAbort},
+		{"AbortedMemory", checkAbortedMemory},
+		{"Close", checkClose},
+		{"CloseSelf", checkCloseSelf},
+		{"CloseUnused", checkCloseUnused},
+		{"CloseWhilePosting", checkCloseWhilePosting},
+		{"CloseWhileMoving", checkCloseWhileMoving},
+		{"CloseEndpoint", checkCloseEndpoint},
+		{"CloseOneLink", checkCloseOneLink},
+		{"Soak", checkSoak},
+		{"SoakWithFailures", checkSoakWithFailures},
+	}
+}
+
+// sizes are lengths in bytes around the limits that drivers tend to have.
+var sizes = [...]int{0, 1, 3, 8, 63, 64, 65, 1000, 4095, 4096, 4097, 65535, 65537, 1<<20 + 3, 4<<20 + 5}
+
+func sizeName(n int) string { return fmt.Sprintf("%d bytes", n) }
