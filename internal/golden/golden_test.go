@@ -21,7 +21,7 @@ func (l *listener) Errorf(f string, a ...any) { l.said += fmt.Sprintf(f, a...) }
 func (l *listener) Fatalf(f string, a ...any) { l.said += "fatal: " + fmt.Sprintf(f, a...) }
 
 func TestEqualComparesWithTheFile(t *testing.T) {
-	Equal(t, "haiku.txt", "old pond\na frog leaps in\nwater's sound\n")
+	Equal(t, "round.txt", "one sends\nthe next adds and sends\nthe last one knows\n")
 }
 
 func TestCompareSaysWhatDiffers(t *testing.T) {

@@ -1,0 +1,202 @@
+package lint
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// root is what the tables call the package of the module's root.
+const root = "kolo"
+
+// module is the module's path.
+const module = "github.com/kolo-ccl/kolo"
+
+// layer is one package, or all that a pattern like "channel/*" matches, and what it
+// may do.
+type layer struct {
+	name    string
+	imports []edge   // within the module
+	goes    []string // files that may start goroutines; "*" is all of them
+	is      trait
+}
+
+// edge is a permitted import and what it is for.
+type edge struct{ to, reason string }
+
+// trait is a set of properties of a layer.
+type trait uint
+
+const (
+	pure    trait = 1 << iota // no goroutine, clock, lock, context, IO, randomness
+	raw                       // may use unsafe in every file
+	program                   // holds main packages
+	kit                       // made for tests: what binds tests binds it, what they may do it may
+	private                   // not for cmd and examples
+)
+
+// layers is the import table, lowest first: a package imports what stands above it
+// here, and nothing else of the module. The first row whose name matches counts.
+//
+// The tests of a package may import what the package may, and besides every kit,
+// every driver, and internal/golden.
+var layers = []*layer{
+	{name: root, is: pure},
+	{name: "internal/lint", is: private},
+	{name: "internal/golden", is: kit | private},
+	{name: "internal/invariant", is: private},
+	{name: "internal/cpu", is: raw | private},
+	{name: "internal/kernel/gen", is: program | private},
+	{name: "internal/kernel", is: raw | private, imports: []edge{
+		{root, "the element types and operations"},
+		{"internal/cpu", "which vector instructions there are"},
+	}},
+	{name: "plan", is: pure, imports: []edge{
+		{root, "calls and edges in, programs out"},
+	}},
+	{name: "actor", goes: []string{"*"}, imports: []edge{
+		{root, "the errors of actors that have ended or panicked"},
+	}},
+	{name: "channel", imports: []edge{
+		{root, "memory, links, ranks, errors"},
+		{"actor", "the channel actor"},
+		{"internal/kernel", "a receive may reduce"},
+		{"internal/invariant", "scramble a buffer that was handed over"},
+	}},
+	{name: "channel/channeltest", is: kit, goes: []string{"*"}, imports: []edge{
+		{root, "memory, links, ranks, errors"},
+		{"actor", "the turns in which completions come"},
+		{"channel", "what every driver must do"},
+		{"internal/kernel", "a receive may reduce"},
+	}},
+	{name: "channel/faulty", goes: []string{"*"}, imports: []edge{
+		{root, "errors and ranks of the links it cuts"},
+		{"channel", "it is a driver around another"},
+	}},
+	{name: "channel/*", is: raw, goes: []string{"*"}, imports: []edge{
+		{root, "memory, links, ranks, errors"},
+		{"channel", "the driver interface and registry"},
+		{"internal/kernel", "a driver may reduce while it moves"},
+		{"internal/cpu", "how to wait in a spinning loop, and which core this is"},
+		{"internal/invariant", "scramble a buffer that was handed over"},
+	}},
+	{name: "npu", imports: []edge{
+		{root, "memory and errors"},
+		{"actor", "the device actor"},
+	}},
+	{name: "npu/nputest", is: kit, goes: []string{"*"}, imports: []edge{
+		{root, "memory and errors"},
+		{"actor", "the device actor"},
+		{"npu", "what every device driver must do"},
+	}},
+	{name: "npu/*", is: raw, goes: []string{"*"}, imports: []edge{
+		{root, "memory and errors"},
+		{"npu", "the driver interface and registry"},
+		{"internal/kernel", "a simulated device computes on the host"},
+	}},
+	{name: "rank", goes: []string{"run.go"}, imports: []edge{
+		{root, "calls, memory, errors"},
+		{"actor", "rank actors and hubs"},
+		{"plan", "what to do"},
+		{"channel", "how it gets there"},
+		{"channel/hccs", "ranks of one process need no other driver"},
+		{"npu", "device buffers"},
+		{"internal/kernel", "the operation of a reduction"},
+		{"internal/invariant", "scramble a buffer that was handed over"},
+	}},
+	{name: "rank/ranktest", is: kit, goes: []string{"*"}, imports: []edge{
+		{root, "calls, memory, errors"},
+		{"rank", "many ranks for a test"},
+		{"channel", "drivers by name"},
+		{"channel/*", "drivers linked in"},
+		{"plan", "algorithms by name"},
+	}},
+	{name: "cluster", goes: []string{"*"}, imports: []edge{
+		{root, "ranks, edges, errors"},
+		{"actor", "the membership actor"},
+		{"channel", "drivers between processes"},
+		{"channel/*", "drivers linked in"},
+		{"plan", "the topology that all ranks agree on"},
+		{"rank", "a World of several processes"},
+	}},
+	{name: "pipeline", imports: []edge{
+		{root, "operations and errors"},
+		{"actor", "the chunk actor"},
+		{"npu", "compute that feeds a reduction"},
+		{"rank", "the collectives it overlaps"},
+	}},
+	{name: "bench", is: program, goes: []string{"*"}, imports: []edge{
+		{public, "what users have is what is measured"},
+	}},
+	{name: "cmd/*", is: program, goes: []string{"*"}, imports: []edge{
+		{public, "a command is made of what users have"},
+	}},
+	{name: "examples/*", is: program, goes: []string{"*"}, imports: []edge{
+		{public, "an example shows what users have"},
+	}},
+}
+
+// public stands for every layer that is neither private nor a program.
+const public = "public packages"
+
+// outside says who may import what is not of this module and not of Go. A package
+// that has no row here may be imported by nobody.
+var outside = []struct {
+	prefix string
+	by     []string // layers; "tests" are test files and kits
+	reason string
+}{
+	{"github.com/asynkron/protoactor-go", []string{"actor"}, "actors: life, address, supervision"},
+	{"google.golang.org/grpc", []string{"cluster"}, "rendezvous and membership between hosts"},
+	{"google.golang.org/protobuf", []string{"cluster"}, "its messages"},
+	{"golang.org/x/sys", []string{"channel/*", "npu/*"}, "system calls that package syscall lacks"},
+	{"github.com/stretchr/testify", []string{"tests"}, "require"},
+	{"go.uber.org/goleak", []string{"tests"}, "no goroutine is left behind"},
+}
+
+// registries are the package variables that may change.
+var registries = map[string]string{"channel": "registry", "npu": "registry"}
+
+// unsafeFiles may use unsafe although their layer is not raw.
+var unsafeFiles = []string{"rank/bytes.go"}
+
+// badNames say nothing about what is in a package.
+var badNames = []string{"utils", "util", "common", "helpers", "helper", "types", "config", "misc", "base"}
+
+// layerOf is the row of a package, nil if it has none.
+func layerOf(dir string) *layer {
+	for _, l := range layers {
+		if matches(l.name, dir) {
+			return l
+		}
+	}
+	return nil
+}
+
+// matches says whether a name of the tables stands for the package.
+func matches(name, dir string) bool {
+	if name == public {
+		l := layerOf(dir)
+		return l != nil && l.is&(private|program) == 0
+	}
+	ok, _ := path.Match(name, dir) // the only error is a bad pattern, which a test excludes
+	return ok
+}
+
+// mayImport says whether package dir may import package to of the module.
+func mayImport(dir, to string) bool {
+	l := layerOf(dir)
+	return l != nil && slices.ContainsFunc(l.imports, func(e edge) bool { return matches(e.to, to) })
+}
+
+// testMayImport says what tests of package dir may import besides.
+func testMayImport(dir, to string) bool {
+	l := layerOf(to)
+	return to == dir || mayImport(dir, to) || l != nil && l.is&kit != 0 || isDriver(to)
+}
+
+// isDriver says whether the package is a driver of a channel or a device.
+func isDriver(dir string) bool {
+	l := layerOf(dir)
+	return l != nil && l.is&kit == 0 && (strings.HasPrefix(dir, "channel/") || strings.HasPrefix(dir, "npu/"))
+}
