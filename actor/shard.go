@@ -66,7 +66,7 @@ func (s *Shard) turnOf() *Shard {
 // carry runs shard first and every shard that becomes runnable on the way, until
 // none is left or the budget is spent; what is left then goes to the worker.
 func carry(first *Shard, budget int) {
-	var space [16]*Shard
+	var space [32]*Shard
 	todo, head := append(space[:0], first), 0
 	for head < len(todo) {
 		if budget <= 0 {
@@ -83,7 +83,10 @@ func carry(first *Shard, budget int) {
 				break
 			}
 			budget = s.handle(budget)
-			if len(s.ready) > 0 { // before the shard is another goroutine's
+			if n := len(s.ready); n > 0 { // before the shard is another goroutine's
+				if head > 0 && len(todo)+n >= cap(todo) { // stay in the space at hand
+					todo, head = todo[:copy(todo, todo[head:])], 0
+				}
 				todo = append(todo, s.ready...)
 				clear(s.ready)
 				s.ready = s.ready[:0]

@@ -17,7 +17,6 @@ type rankActor struct {
 	rank  kolo.Rank // in the world
 	shard *actor.Shard
 	self  actor.Ref[message]
-	local actor.Ref[message] // self, for actors of the same shard
 
 	endpoint channel.Endpoint
 	channels map[kolo.Rank]*channel.Channel
@@ -31,7 +30,6 @@ type message interface{ isMessage() }
 
 func (*run) isMessage()      {} // start
 func (*abortRun) isMessage() {}
-func (*transfer) isMessage() {} // has completed
 func (*stepRun) isMessage()  {} // its job has ended
 func (*ticket) isMessage()   {} // a send or receive to post
 func (*lost) isMessage()     {}
@@ -69,7 +67,6 @@ func newRankActor(p *process, r kolo.Rank) (*rankActor, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.local = a.self.From(a.shard)
 	return a, nil
 }
 
@@ -119,8 +116,6 @@ func (a *rankActor) Handle(m message) error {
 	switch m := m.(type) {
 	case *run:
 		m.start()
-	case *transfer:
-		m.of.arrive(m)
 	case *stepRun:
 		m.folded()
 	case *abortRun:

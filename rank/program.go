@@ -178,7 +178,7 @@ type stepRun struct {
 	next      *stepRun
 }
 
-// transfer is one op of a step. Its completion is a message to the rank actor.
+// transfer is one op of a step.
 type transfer struct {
 	op   channel.Op
 	of   *stepRun
@@ -186,13 +186,8 @@ type transfer struct {
 	peer kolo.Rank // group rank
 }
 
-// Complete tells the rank actor.
-func (t *transfer) Complete(*channel.Op) {
-	a := t.of.run.actor
-	if err := a.local.Tell(t); err != nil {
-		t.of.arrive(t)
-	}
-}
+// Complete is called by the channel actor, which is on the same shard.
+func (t *transfer) Complete(*channel.Op) { t.of.arrive(t) }
 
 func (a *rankActor) newStep(r *run, i int) *stepRun {
 	s := a.steps
