@@ -34,7 +34,8 @@ type Config struct {
 	// Reproducible makes the bits of every reduction depend on the order of the ranks
 	// only: algorithms that cannot do that are refused.
 	Reproducible bool
-	// Topology says where the ranks are. nil: all in one server.
+	// Topology says where the ranks are and what lies between them. nil: all in one
+	// server, with the figures of Probe.
 	Topology *plan.Topology
 	// Workers is the number of goroutines that move and reduce large buffers, besides
 	// the ranks that wait. 0 means GOMAXPROCS.

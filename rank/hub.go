@@ -133,7 +133,7 @@ func (p *process) newHub(key hubKey, c GroupConfig) (*hub, error) {
 	p.nextID++
 	h := &hub{p: p, key: key, id: p.nextID, ranks: c.Ranks, cfg: c, topo: p.cfg.Topology.Sub(c.Ranks),
 		members: make([]member, n), gone: make([]atomic.Bool, n), seen: make([]spans, n)}
-	h.plans.init(h.topo, policyOf(c.Algorithm, p.cfg.Choice, p.cfg.Reproducible))
+	h.plans.init(h.topo, p.probe, policyOf(c.Algorithm, p.cfg.Choice, p.cfg.Reproducible))
 	h.shard = p.sys.NewShard("hub " + key.name)
 	h.job.Priority = c.Priority
 	h.job.Done = h.jobEnded

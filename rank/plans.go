@@ -3,6 +3,7 @@ package rank
 import (
 	"fmt"
 	"math/bits"
+	"sync"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/plan"
@@ -15,6 +16,7 @@ const fabricName = "fabric"
 // Programs that were compiled. It belongs to the hub.
 type plans struct {
 	topo    *plan.Topology
+	costs   func() *plan.Topology // topo with the figures of the probe
 	policy  plan.Policy
 	choices map[class]choice
 	last    class // the class of lastChoice
@@ -43,8 +45,18 @@ type ownKey struct {
 	rank kolo.Rank
 }
 
-func (p *plans) init(t *plan.Topology, policy plan.Policy) {
-	*p = plans{topo: t, policy: policy, choices: map[class]choice{}, shared: map[plan.Key]plan.Compiled{}, own: map[ownKey]plan.Compiled{}}
+func (p *plans) init(t *plan.Topology, probe func() plan.Probe, policy plan.Policy) {
+	costs := sync.OnceValue(func() *plan.Topology {
+		if probe == nil {
+			return t
+		}
+		measured, err := t.With(probe())
+		if err != nil {
+			return t // a figure that no topology takes says nothing
+		}
+		return measured
+	})
+	*p = plans{topo: t, costs: costs, policy: policy, choices: map[class]choice{}, shared: map[plan.Key]plan.Compiled{}, own: map[ownKey]plan.Compiled{}}
 }
 
 // algorithm is the algorithm for a round. One choice is made for all ranks.
@@ -80,7 +92,7 @@ func volume(c *kolo.Call) int64 {
 // choose asks plan. The medium moves blocks in any order, so an AllToAll in place,
 // whose blocks trade places, is left to the choreographies.
 func (p *plans) choose(c *kolo.Call, inPlace bool) (string, error) {
-	got, err := plan.Choose(c, p.topo, p.policy)
+	got, err := plan.Choose(c, p.costs(), p.policy)
 	if err != nil {
 		return "", err
 	}
@@ -120,5 +132,5 @@ func (p *plans) program(t *ticket, algorithm string) (plan.Compiled, error) {
 
 // choose is the choice for a call, with its reasons.
 func (h *hub) choose(c *kolo.Call) (plan.Choice, error) {
-	return plan.Choose(c, h.topo, h.plans.policy)
+	return plan.Choose(c, h.plans.costs(), h.plans.policy)
 }

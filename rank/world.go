@@ -12,6 +12,7 @@ import (
 	"github.com/kolo-ccl/kolo/actor"
 	"github.com/kolo-ccl/kolo/channel"
 	"github.com/kolo-ccl/kolo/channel/hccs"
+	"github.com/kolo-ccl/kolo/plan"
 )
 
 // World is one rank's view of all ranks. It is made by Run (or Open) and closed
@@ -38,6 +39,7 @@ type process struct {
 	driver channel.Driver
 	actors []*rankActor
 	now    func() time.Time
+	probe  func() plan.Probe // measured at the first use; nil: the topology has its figures
 
 	mu     sync.Mutex
 	hubs   map[hubKey]*hub
@@ -60,6 +62,9 @@ func newProcess(n int, given Config) (*process, error) {
 		return nil, fmt.Errorf("%w: Config.Topology has %d ranks, the world %d", kolo.ErrArgument, cfg.Topology.Ranks(), n)
 	}
 	p := &process{given: given, cfg: cfg, now: time.Now, hubs: map[hubKey]*hub{}, open: n}
+	if given.Topology == nil {
+		p.probe = sync.OnceValue(Probe)
+	}
 	p.engine = hccs.NewEngine(cfg.Workers)
 	driver, err := channel.Open(cfg.Driver, channel.Config{Job: "local", Engine: p.engine})
 	if err != nil {
