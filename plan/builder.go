@@ -84,9 +84,8 @@ func newBuilder(algorithm string, r request) *builder {
 // growScratch makes room for n blocks of scratch.
 func (b *builder) growScratch(n int) {
 	b.p.Blocks[Scratch] = n
-	for len(b.write) < b.base[Scratch]+n {
-		b.write, b.read = append(b.write, -1), append(b.read, -1)
-	}
+	more := slices.Repeat([]int32{-1}, b.base[Scratch]+n-len(b.write))
+	b.write, b.read = append(b.write, more...), append(b.read, more...)
 }
 
 // place sets the buffers of the collective: where each block is at first and
@@ -311,6 +310,9 @@ func (b *builder) step(s Step, src, dst []place) {
 	s.After = b.after[first:len(b.after):len(b.after)]
 	slices.Sort(s.After)
 	s.Src, s.Dst = b.join(src), b.join(dst)
+	if len(b.p.Steps) == cap(b.p.Steps) { // doubled: append alone grows long lists by a quarter
+		b.p.Steps = slices.Grow(b.p.Steps, len(b.p.Steps)+32)
+	}
 	b.p.Steps = append(b.p.Steps, s)
 }
 

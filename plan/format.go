@@ -9,13 +9,14 @@ import (
 
 // String writes the Program as text: a line with what it is for, then one per step:
 //
-//	nhr AllReduce, rank 1 of 4: 1 chunk in 4 parts; 4 blocks in, 4 out, 4 scratch
-//	  0 send            to 0            in[0] in[2]
-//	  1 recv-reduce     from 2          in[1] in[3] -> out[1] out[3]
-//	  2 send            to 3            out[3]                         after 1
+//	nhr AllReduce, rank 1 of 6: 1 chunk in 6 parts; 6 blocks in, 6 out
+//	  0 send         to 0      in[0-2*3]
+//	  1 recv-reduce  from 2    in[1-2*3] -> out[1-2*3]
+//	  2 send         to 5      out[5]                     after 1
 //
-// A span is named by its block, a range [first:end), or first+stride*n. Peers and
-// blocks are those of the Program's rank, also where its steps are shared.
+// A span is its block, a range first:end, or first+stride*n (modulo the buffer's
+// blocks). Peers and blocks are those of the Program's rank, also where its steps are
+// shared.
 func (p *Program) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %v, rank %d of %d", p.Algorithm, p.Collective, int(p.Rank), p.Ranks)
