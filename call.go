@@ -84,9 +84,32 @@ func (c *Call) Diff(d *Call) []string {
 		add("count", c.Count, d.Count)
 	}
 	if c.Collective != AllToAllV && !slices.Equal(c.Counts, d.Counts) {
-		add("counts", c.Counts, d.Counts)
+		diffCounts(c.Counts, d.Counts, add)
 	}
 	return out
+}
+
+// diffCounts names the first count in which the lists differ: whole lists would be
+// the square of the group's size.
+func diffCounts(c, d []int64, add func(what string, got, want any)) {
+	if len(c) != len(d) {
+		add("number of counts", len(c), len(d))
+		return
+	}
+	first, more := -1, 0
+	for i := range c {
+		if c[i] == d[i] {
+			continue
+		}
+		if more++; first < 0 {
+			first = i
+		}
+	}
+	what := fmt.Sprintf("counts[%d]", first)
+	if more > 1 {
+		what = fmt.Sprintf("%d counts, the first of them %s", more, what)
+	}
+	add(what, c[first], d[first])
 }
 
 // String is the call in a line, as "AllReduce(1024 fp32, sum)".
