@@ -95,9 +95,7 @@ func (a *rankActor) exited(err error) {
 	if err == nil {
 		return
 	}
-	a.p.mu.Lock()
-	defer a.p.mu.Unlock()
-	for _, h := range a.p.hubs {
+	for _, h := range a.p.allHubs() {
 		if slices.Contains(h.ranks, a.rank) {
 			h.tell(a.shard, &failure{err: err})
 		}

@@ -16,8 +16,9 @@ import (
 // GroupConfig says what a group is. Every member makes the group with the same
 // values; a difference is kolo.ErrMismatch on all of them.
 type GroupConfig struct {
-	// Name is for messages, and tells groups of the same ranks apart. Empty: a name
-	// made from Ranks.
+	// Name is for messages, and tells the groups of a rank apart: the n-th group of a
+	// name that each member makes is the same for all of them. Groups that have no
+	// member in common may have one name. Empty: a name made from Ranks.
 	Name string
 	// Ranks are the members, in world numbering. Their order is the group's numbering.
 	Ranks []kolo.Rank
@@ -42,6 +43,7 @@ type Group struct {
 	closed   atomic.Bool
 	draining atomic.Bool
 	idle     chan struct{}
+	left     chan struct{}          // closed when Close has done its work
 	spare    atomic.Pointer[ticket] // one free ticket, without a lock
 
 	mu   sync.Mutex
@@ -68,6 +70,19 @@ func (w *World) NewGroup(c GroupConfig) (*Group, error) {
 	if c.Name == "" {
 		c.Name = "ranks " + kolo.RankList(c.Ranks)
 	}
+	g := &Group{world: w, rank: kolo.Rank(me), idle: make(chan struct{}, 1), left: make(chan struct{})}
+	h, err := w.enter(c, g)
+	if err != nil && h != nil {
+		h.tell(nil, &failure{err: err}) // under no lock: the hub may run here
+	}
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// enter makes g a member of its hub. An error with a hub is to fail that hub.
+func (w *World) enter(c GroupConfig, g *Group) (*hub, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
@@ -75,14 +90,13 @@ func (w *World) NewGroup(c GroupConfig) (*Group, error) {
 	}
 	nth := w.made[c.Name]
 	w.made[c.Name]++
-	g := &Group{world: w, rank: kolo.Rank(me), idle: make(chan struct{}, 1)}
 	h, err := w.p.join(hubKey{c.Name, nth}, c, g)
 	if err != nil {
-		return nil, err
+		return h, err
 	}
 	g.hub = h
 	w.groups = append(w.groups, g)
-	return g, nil
+	return h, nil
 }
 
 func (w *World) checkRanks(ranks []kolo.Rank) error {
@@ -156,7 +170,7 @@ func (g *Group) Err() error {
 
 // Close leaves the group, after this rank's calls in flight have ended; when ctx or
 // Config.CloseTimeout ends first they are aborted. The other members hear of it at
-// once. It may be called again.
+// once. It may be called again, and then waits for the first Close.
 func (g *Group) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, g.world.p.cfg.CloseTimeout)
 	defer cancel()
@@ -165,14 +179,19 @@ func (g *Group) Close(ctx context.Context) error {
 
 func (g *Group) leave(ctx context.Context, cause error) error {
 	if g.closed.Swap(true) {
+		select {
+		case <-g.left:
+		case <-ctx.Done():
+		}
 		return nil
 	}
+	defer close(g.left)
 	var errs []error
 	if cause == nil && !g.drain(ctx) {
 		cause = fmt.Errorf("%w: Close waited for %d calls in flight", kolo.ErrDeadline, g.flying.Load())
 		errs = append(errs, &kolo.Error{Group: g.Name(), Rank: g.rank, Peer: kolo.NoRank, Err: cause})
 	}
-	g.hub.tell(nil, &leave{rank: g.rank, cause: cause})
+	g.hub.tell(nil, &leave{rank: g.rank, cause: cause, flying: g.flying.Load() > 0})
 	g.drain(context.WithoutCancel(ctx)) // the hub resolves what is left at once
 	if n := g.async.Load(); n > 0 && cause == nil {
 		errs = append(errs, &kolo.Error{Group: g.Name(), Rank: g.rank, Peer: kolo.NoRank,
@@ -249,22 +268,29 @@ func (g *Group) recycle(t *ticket) {
 	g.mu.Unlock()
 }
 
-// finish is called by whoever has waited for a ticket: after success it may be
-// used again.
+// finish is called by whoever has waited for the ticket of a blocking call: after
+// success it may be used again.
 func (g *Group) finish(t *ticket, err error) error {
-	if !t.async {
-		if err == nil {
-			g.recycle(t)
-		}
-		return err
+	if err == nil {
+		g.recycle(t)
 	}
+	return err
+}
+
+// finishWork is called by Wait, perhaps more than once. A ticket that was watched or
+// that has failed stays what it is, so that the Work can be asked again.
+func (g *Group) finishWork(t *ticket, err error) error {
 	g.mu.Lock()
+	first := t.async
 	t.async = false
 	s := t.signal.Load()
-	if s == nil && err == nil {
+	if first && s == nil && err == nil {
 		t.gen.Add(1) // from here on the Work means nothing
 	}
 	g.mu.Unlock()
+	if !first {
+		return err
+	}
 	g.async.Add(-1)
 	if s != nil {
 		s.close()

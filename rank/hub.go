@@ -61,7 +61,7 @@ type hubKey struct {
 
 // member is what the hub knows of one rank.
 type member struct {
-	joined bool
+	joined atomic.Bool
 	left   bool
 	cause  error  // why it left, nil for a clean exit
 	calls  uint64 // collective calls seen
@@ -91,8 +91,9 @@ type failure struct{ err error }
 
 // leave says that a rank has left, with a cause if it failed.
 type leave struct {
-	rank  kolo.Rank
-	cause error
+	rank   kolo.Rank
+	cause  error
+	flying bool // calls of the rank are in flight, which nobody may wait for any more
 }
 
 // tick asks to look at the deadlines.
@@ -101,24 +102,50 @@ type tick struct{}
 // jobDone says that the medium has done the running round.
 type jobDone struct{ err error }
 
-// join makes g a member of the hub under key, which is made by the first.
+// join makes g a member of the hub under key, which is made by the first. An error
+// with a hub says that the members disagree: the hub is to be told.
 func (p *process) join(key hubKey, c GroupConfig, g *Group) (*hub, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.hubs[key]
-	if h == nil {
-		var err error
-		if h, err = p.newHub(key, c); err != nil {
+	list := p.hubs[key]
+	i := slices.IndexFunc(list, func(h *hub) bool {
+		return slices.ContainsFunc(h.ranks, func(r kolo.Rank) bool { return slices.Contains(c.Ranks, r) })
+	})
+	if i < 0 {
+		h, err := p.newHub(key, c)
+		if err != nil {
 			return nil, err
 		}
-		p.hubs[key] = h
+		i, list = len(list), append(list, h)
+		p.hubs[key] = list
 	}
+	h := list[i]
 	if err := h.sameGroup(c, g); err != nil {
-		h.tell(nil, &failure{err: err})
-		return nil, err
+		return h, err
 	}
-	h.members[g.rank].joined = true
+	h.members[g.rank].joined.Store(true)
 	return h, nil
+}
+
+// allHubs lists the hubs of the process.
+func (p *process) allHubs() []*hub {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []*hub
+	for _, list := range p.hubs {
+		all = append(all, list...)
+	}
+	return all
+}
+
+// forget takes a hub out of the list, which all its members have left.
+func (p *process) forget(h *hub) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := slices.DeleteFunc(p.hubs[h.key], func(x *hub) bool { return x == h })
+	if p.hubs[h.key] = list; len(list) == 0 {
+		delete(p.hubs, h.key)
+	}
 }
 
 func (p *process) newHub(key hubKey, c GroupConfig) (*hub, error) {
@@ -173,7 +200,7 @@ func (h *hub) tell(from *actor.Shard, m hubMessage) {
 			if e := h.broken.Load(); e != nil {
 				err = *e
 			}
-			t.resolve(t.failure(err))
+			t.resolve(t.dress(err))
 		}
 	}
 }
@@ -216,7 +243,7 @@ func (h *hub) Handle(m hubMessage) error {
 func (h *hub) arrive(t *ticket) {
 	me := t.group.rank
 	if h.failed != nil {
-		t.resolve(t.failure(h.failed))
+		t.resolve(t.dress(h.failed))
 		return
 	}
 	h.members[me].calls = t.seq + 1
@@ -355,22 +382,9 @@ func (h *hub) resolveAll(rd *round, err error) {
 		if err == nil {
 			t.resolve(nil)
 		} else {
-			t.resolve(h.dress(t, err))
+			t.resolve(t.dress(err))
 		}
 	}
-}
-
-// dress makes a cause the error of one rank's call. An error that already says
-// which call was at fault keeps saying it.
-func (h *hub) dress(t *ticket, err error) error {
-	e := t.failure(err)
-	if k, ok := err.(*kolo.Error); ok {
-		e.Peer, e.Ranks, e.Err = k.Peer, k.Ranks, k.Err
-		if k.Seq != t.seq && k.Op != kolo.NoCollective {
-			e.Err = fmt.Errorf("%w: the group failed in %v #%d: %w", kolo.ErrAborted, k.Op, k.Seq, k.Err)
-		}
-	}
-	return e
 }
 
 // fail fails the group; the first cause counts. The running round ends when its
@@ -414,7 +428,9 @@ func (h *hub) leave(m *leave) {
 	mem.left, mem.cause = true, m.cause
 	h.gone[m.rank].Store(true)
 	h.left++
-	h.missLeft()
+	if h.missLeft(); m.flying && h.failed == nil {
+		h.fail(h.leftError(m.rank, nil, 0))
+	}
 	gone := h.leftError(m.rank, nil, 0)
 	if h.failed == nil && h.holds(m.rank) {
 		h.fail(gone)
@@ -429,9 +445,7 @@ func (h *hub) leave(m *leave) {
 		}
 	}
 	if h.left == len(h.ranks) {
-		h.p.mu.Lock()
-		delete(h.p.hubs, h.key)
-		h.p.mu.Unlock()
+		h.p.forget(h)
 		h.self.From(h.shard).Stop()
 	}
 }

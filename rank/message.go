@@ -13,7 +13,7 @@ import (
 func (a *rankActor) post(t *ticket) {
 	h, peer := t.group.hub, t.call.Root
 	if err := h.broken.Load(); err != nil {
-		t.resolve(t.failure(*err))
+		t.resolve(t.dress(*err))
 		return
 	}
 	if h.gone[peer].Load() {
@@ -61,11 +61,8 @@ func (a *rankActor) messageDone(t *ticket) {
 		t.resolve(nil)
 		return
 	}
-	e := t.failure(err)
+	e := t.dress(err)
 	e.Peer = t.call.Root
-	if k, ok := err.(*kolo.Error); ok {
-		e.Err = k.Err
-	}
 	t.group.hub.tell(a.shard, &failure{err: e})
 	t.resolve(e)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
 	"github.com/kolo-ccl/kolo/plan"
 )
 
@@ -76,7 +77,7 @@ func Batch(ctx context.Context, g *Group, list []Request) error {
 // refusal is the error of a call that was not started.
 func (g *Group) refusal(r *Request, err error) error {
 	e := &kolo.Error{Op: r.Collective, Group: g.Name(), Rank: g.rank, Peer: kolo.NoRank, Seq: g.Calls(), Err: err}
-	if r.Collective == kolo.Send || r.Collective == kolo.Recv {
+	if isMessage(r.Collective) {
 		e.Peer = r.Peer
 	}
 	return e
@@ -96,8 +97,8 @@ func (g *Group) issue(r *Request, async bool) (*ticket, error) {
 		t.async = true
 		g.async.Add(1)
 	}
-	if r.Collective == kolo.Send || r.Collective == kolo.Recv {
-		t.tag = r.Tag
+	if isMessage(r.Collective) {
+		t.tag, t.seq = r.Tag, g.Calls()
 		g.world.actor.tell(nil, t)
 		return t, nil
 	}
@@ -127,7 +128,7 @@ func (c *asked) fill(g *Group, r *Request) error {
 		}
 		c.call.Root = r.Root
 	}
-	if err := c.checkTypes(r); err != nil {
+	if err := c.checkTypes(r, g.hub.p.engine); err != nil {
 		return err
 	}
 	switch r.Collective {
@@ -152,7 +153,15 @@ func (c *asked) fill(g *Group, r *Request) error {
 }
 
 // checkTypes checks what does not depend on the collective.
-func (c *asked) checkTypes(r *Request) error {
+func (c *asked) checkTypes(r *Request, e channel.Engine) error {
+	if r.Collective != kolo.Barrier && !c.call.DType.Valid() {
+		return fmt.Errorf("%w: no element type %d", kolo.ErrArgument, c.call.DType)
+	}
+	for _, m := range []kolo.Memory{r.In.Memory, r.Out.Memory} {
+		if m.Space != kolo.HostSpace && !e.Reaches(m.Space) {
+			return fmt.Errorf("%w: the engine of this process does not reach memory of space %d", kolo.ErrUnsupported, m.Space)
+		}
+	}
 	if err := c.checkBuffer("input", r.In); err != nil {
 		return err
 	}

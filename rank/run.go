@@ -40,7 +40,7 @@ func (c Config) Run(ctx context.Context, n int, f func(ctx context.Context, w *W
 	for r, w := range worlds {
 		w.done = ctx.Done()
 		// ends when f has returned and its world is closed
-		wg.Go(func() { errs[r] = runRank(ctx, w, f) })
+		wg.Go(func() { runRank(ctx, w, f, &errs[r]) })
 	}
 	wg.Wait()
 	return joinSame(errs)
@@ -50,21 +50,37 @@ func canceled(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", kolo.ErrCanceled, context.Cause(ctx))
 }
 
-// runRank runs f for one rank and leaves its world.
-func runRank(ctx context.Context, w *World, f func(context.Context, *World) error) (err error) {
+// runRank runs f for one rank and leaves its world, however f ends.
+func runRank(ctx context.Context, w *World, f func(context.Context, *World) error, err *error) {
+	returned := false
 	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("%v: panic: %v\n%s", w.rank, v, debug.Stack())
-			err = errors.Join(err, w.leave(ctx, fmt.Errorf("panic: %v", v)))
+		if returned {
+			return
 		}
+		cause := errors.New("runtime.Goexit") // as in FailNow of a test
+		if v := recover(); v != nil {
+			cause = panicError(v)
+			*err = fmt.Errorf("%v: %w\n%s", w.rank, cause, debug.Stack())
+		} else {
+			*err = fmt.Errorf("%v: its function has ended its goroutine: %w", w.rank, cause)
+		}
+		*err = errors.Join(*err, w.leave(ctx, cause))
 	}()
-	if err := f(ctx, w); err != nil {
-		return fmt.Errorf("%v: %w", w.rank, errors.Join(err, w.leave(ctx, err)))
+	cause := f(ctx, w)
+	returned = true
+	if cause != nil {
+		*err = fmt.Errorf("%v: %w", w.rank, errors.Join(cause, w.leave(ctx, cause)))
+	} else if e := w.Close(context.WithoutCancel(ctx)); e != nil {
+		*err = fmt.Errorf("%v: close: %w", w.rank, e)
 	}
-	if err := w.Close(context.WithoutCancel(ctx)); err != nil {
-		return fmt.Errorf("%v: close: %w", w.rank, err)
+}
+
+// panicError is the value of a panic as an error.
+func panicError(v any) error {
+	if err, ok := v.(error); ok {
+		return fmt.Errorf("panic: %w", err)
 	}
-	return nil
+	return fmt.Errorf("panic: %v", v)
 }
 
 // joinSame joins the errors of the ranks.

@@ -83,7 +83,7 @@ func (t *ticket) wait(ctx context.Context) error {
 		park = t.signal.Load().ch
 	}
 	done := ctx.Done()
-	if done == nil || done == g.world.done {
+	if done == nil || done == g.world.done && ctx.Err() == nil { // when it ends, Run fails every group there is
 		<-park
 		return t.err
 	}
@@ -120,7 +120,7 @@ func (w Work) Wait(ctx context.Context) error {
 	if w.t.gen.Load() != w.gen {
 		return nil // waited for before, and used again since
 	}
-	return w.t.group.finish(w.t, w.t.wait(ctx))
+	return w.t.group.finishWork(w.t, w.t.wait(ctx))
 }
 
 // Done is closed when the call has ended. Wait then returns at once.
@@ -137,6 +137,30 @@ func (w Work) Done() <-chan struct{} {
 func (t *ticket) failure(err error) *kolo.Error {
 	return &kolo.Error{Op: t.call.Collective, Group: t.group.Name(), Rank: t.group.rank, Peer: kolo.NoRank, Seq: t.seq, Err: err}
 }
+
+// dress makes the cause for which the group has failed the error of this call on
+// this rank. A cause that names the call at fault keeps naming it.
+func (t *ticket) dress(err error) *kolo.Error {
+	e := t.failure(err)
+	k, ok := err.(*kolo.Error)
+	if !ok {
+		return e
+	}
+	e.Peer, e.Ranks, e.Err = k.Peer, k.Ranks, k.Err
+	switch {
+	case k.Op == kolo.NoCollective:
+	case isMessage(k.Op):
+		if k.Op != e.Op || k.Rank != e.Rank {
+			e.Err = fmt.Errorf("%w: the group failed in %v on rank %d: %w", kolo.ErrAborted, k.Op, int(k.Rank), k.Err)
+		}
+	case isMessage(e.Op) || k.Seq != t.seq:
+		e.Err = fmt.Errorf("%w: the group failed in %v #%d: %w", kolo.ErrAborted, k.Op, k.Seq, k.Err)
+	}
+	return e
+}
+
+// isMessage says whether a call goes between two ranks and has no number.
+func isMessage(c kolo.Collective) bool { return c == kolo.Send || c == kolo.Recv }
 
 func (t *ticket) String() string {
 	return fmt.Sprintf("%v #%d", &t.call, t.seq)

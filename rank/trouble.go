@@ -141,7 +141,7 @@ func (h *hub) lastCall(r kolo.Rank) string {
 	switch {
 	case m.calls > 0:
 		return fmt.Sprintf(" after %v #%d", h.latest(r), m.calls-1)
-	case !m.joined:
+	case !m.joined.Load():
 		return " and has never made it"
 	}
 	return " before its first call"
@@ -212,7 +212,7 @@ func (h *hub) lastCallOf(r int) string {
 	switch {
 	case m.calls > 0:
 		return fmt.Sprintf(" after %v #%d", h.latest(kolo.Rank(r)), m.calls-1)
-	case !m.joined:
+	case !m.joined.Load():
 		return " nothing: it has not made the group"
 	}
 	return " nothing"

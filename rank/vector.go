@@ -90,7 +90,13 @@ func (c *asked) scatterV(r *Request, n, me int64) error {
 	}
 	c.displs.In = r.Send.Displs
 	mine := part(c.in, 0, c.call.Counts, r.Send.Displs, int(me), int64(c.call.DType.Size()))
-	return c.placed(c.out, mine, "the output is this rank's part of the input")
+	if err := c.placed(c.out, mine, "the output is this rank's part of the input"); err != nil {
+		return err
+	}
+	if c.call.InPlace { // the part is written while the others are read
+		return r.Send.disjoint("Send")
+	}
+	return nil
 }
 
 func (c *asked) allToAllV(r *Request, n, me int64) error {

@@ -28,6 +28,7 @@ type World struct {
 	groups []*Group
 	made   map[string]int // creations per group name
 	closed bool
+	left   chan struct{} // closed when Close has done its work
 }
 
 // process is what the ranks of one process share.
@@ -42,7 +43,7 @@ type process struct {
 	probe  func() plan.Probe // measured at the first use; nil: the topology has its figures
 
 	mu     sync.Mutex
-	hubs   map[hubKey]*hub
+	hubs   map[hubKey][]*hub // by key; those under one have no rank in common
 	nextID uint64
 	open   int // worlds not closed
 
@@ -61,7 +62,7 @@ func newProcess(n int, given Config) (*process, error) {
 	if cfg.Topology.Ranks() != n {
 		return nil, fmt.Errorf("%w: Config.Topology has %d ranks, the world %d", kolo.ErrArgument, cfg.Topology.Ranks(), n)
 	}
-	p := &process{given: given, cfg: cfg, now: time.Now, hubs: map[hubKey]*hub{}, open: n}
+	p := &process{given: given, cfg: cfg, now: time.Now, hubs: map[hubKey][]*hub{}, open: n}
 	if given.Topology == nil {
 		p.probe = sync.OnceValue(Probe)
 	}
@@ -106,7 +107,7 @@ func Open(n int, cfg Config) ([]*World, error) {
 	worlds := make([]*World, n)
 	all := make([]kolo.Rank, n)
 	for r := range n {
-		worlds[r] = &World{p: p, rank: kolo.Rank(r), actor: p.actors[r], made: map[string]int{}}
+		worlds[r] = &World{p: p, rank: kolo.Rank(r), actor: p.actors[r], made: map[string]int{}, left: make(chan struct{})}
 		all[r] = kolo.Rank(r)
 	}
 	for _, w := range worlds {
@@ -143,8 +144,8 @@ func (w *World) Groups() []*Group {
 
 // Close leaves every group, after the calls in flight have ended or ctx or
 // Config.CloseTimeout has; those are then aborted. The other ranks hear of it at
-// once. Close never waits for a rank that does not answer. It may be called again. The
-// error reports calls that were aborted and Works that were never waited for.
+// once. Close never waits for a rank that does not answer. It may be called again, and
+// then waits for the first Close. The error reports calls that were aborted and Works that were never waited for.
 func (w *World) Close(ctx context.Context) error { return w.leave(ctx, nil) }
 
 // leave closes the world; with a cause it waits for nothing, and the other ranks
@@ -153,9 +154,14 @@ func (w *World) leave(ctx context.Context, cause error) error {
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()
+		select {
+		case <-w.left:
+		case <-ctx.Done():
+		}
 		return nil
 	}
 	w.closed = true
+	defer close(w.left)
 	groups := append([]*Group(nil), w.groups...)
 	w.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, w.p.cfg.CloseTimeout)
@@ -212,13 +218,7 @@ func (w *watch) arm(deadline time.Time) {
 
 func (w *watch) fire() {
 	w.next.Store(0)
-	w.p.mu.Lock()
-	hubs := make([]*hub, 0, len(w.p.hubs))
-	for _, h := range w.p.hubs {
-		hubs = append(hubs, h)
-	}
-	w.p.mu.Unlock()
-	for _, h := range hubs {
+	for _, h := range w.p.allHubs() {
 		h.tell(nil, tick{})
 	}
 	for _, a := range w.p.actors {
