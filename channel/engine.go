@@ -128,10 +128,34 @@ func (c *cursor) take(n int64) kolo.Memory {
 
 // JobState is what an engine notes in a job; it belongs to the engine.
 type JobState struct {
-	Claim atomic.Uint64 // end<<32 | next block
-	_     [56]byte
+	Side  [2]Side      // the blocks, in two halves
 	Left  atomic.Int64 // blocks not done
 	_     [56]byte
 	Block int64   // bytes of a block
 	First []int32 // number of the first block of each part
+}
+
+// Side is one half of a job's blocks: end<<32 | next.
+type Side struct {
+	claim atomic.Uint64
+	_     [56]byte
+}
+
+// Set lays blocks next to end open.
+func (s *Side) Set(next, end int) { s.claim.Store(uint64(end)<<32 | uint64(next)) }
+
+// Open says whether there are blocks to take.
+func (s *Side) Open() bool {
+	v := s.claim.Load()
+	return uint32(v) < uint32(v>>32)
+}
+
+// Take takes a block. A job may have ended and begun anew since the caller found it:
+// only with a block in hand may its other fields be read.
+func (s *Side) Take() (block int32, ok bool) {
+	if !s.Open() {
+		return 0, false
+	}
+	v := s.claim.Add(1) - 1
+	return int32(uint32(v)), uint32(v) < uint32(v>>32)
 }

@@ -42,6 +42,7 @@ type hub struct {
 	running bool // rounds[0] is being done
 	job     channel.Job
 	jobHere bool // the job has ended inside Start
+	jobDone jobDone
 	runs    []*run
 	members []member
 	seen    []spans // buffers that were checked for overlap
@@ -84,7 +85,7 @@ func (*run) isHubMessage()     {} // a rank's run has ended
 func (*failure) isHubMessage() {}
 func (*leave) isHubMessage()   {}
 func (tick) isHubMessage()     {}
-func (jobDone) isHubMessage()  {}
+func (*jobDone) isHubMessage() {}
 
 // failure fails the group.
 type failure struct{ err error }
@@ -225,7 +226,7 @@ func (h *hub) Handle(m hubMessage) error {
 		h.arrive(m)
 	case *run:
 		h.runEnded(m)
-	case jobDone:
+	case *jobDone:
 		h.finish(m.err)
 	case *failure:
 		h.fail(m.err)
@@ -318,7 +319,11 @@ func (h *hub) jobEnded(t channel.Turn, err error) {
 		h.jobHere = true
 		return
 	}
-	h.tell(t, jobDone{err})
+	if err != nil {
+		h.tell(t, &jobDone{err})
+		return
+	}
+	h.tell(t, &h.jobDone)
 }
 
 // runEnded counts the ranks that have done their Program.

@@ -7,16 +7,17 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/internal/cpu"
 )
 
 // How a job is done. The figures were measured on two cores; see BenchmarkEngine.
 const (
-	smallJob   = 64 << 10  // bytes touched up to which a job is done at once
-	blockBytes = 256 << 10 // bytes touched by one block of a large job
-	minBlock   = 8 << 10   // least bytes of a block, of each operand
-	takeBlocks = 8         // blocks that a helper does before it looks for a more urgent job
-	lendSpins  = 2000      // looks of a lender that finds nothing to do
-	yieldEvery = 16        // looks between two yields
+	smallJob   = 96 << 10 // bytes touched up to which a job is done at once
+	foldBlock  = 16 << 10 // bytes of a block, of each operand, where several are folded
+	moveBlock  = 32 << 10 // and where one is moved
+	takeBlocks = 8        // blocks that a helper does before it looks for a more urgent job
+	lendSpins  = 2000     // looks of a lender that finds nothing to do
+	yieldEvery = 16       // looks between two yields
 )
 
 // Engine is the software DMA engine of a process: host memory, host kernels. Small
@@ -73,7 +74,8 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 	}
 	blocks := cut(j)
 	j.State.Left.Store(int64(blocks))
-	j.State.Claim.Store(uint64(blocks) << 32)
+	j.State.Side[0].Set(0, blocks/2)
+	j.State.Side[1].Set(blocks/2, blocks)
 	e.mu.Lock()
 	at := len(e.jobs)
 	for at > 0 && e.jobs[at-1].Priority < j.Priority {
@@ -84,7 +86,7 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 	e.jobs[at] = j
 	e.open.Store(int32(len(e.jobs)))
 	e.mu.Unlock()
-	for range e.procs - int(e.lent.Load()) {
+	if int(e.lent.Load()) < e.procs-1 { // whoever starts a job and waits for it is one hand more
 		e.cond.Signal()
 	}
 }
@@ -93,11 +95,12 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 func cut(j *channel.Job) int {
 	s := &j.State
 	s.First = s.First[:0]
-	operands := int64(1)
+	s.Block = moveBlock
 	for i := range j.Parts {
-		operands = max(operands, int64(len(j.Parts[i].Src)+len(j.Parts[i].Dst)))
+		if len(j.Parts[i].Src) > 1 {
+			s.Block = foldBlock
+		}
 	}
-	s.Block = max(minBlock, blockBytes/operands&^63)
 	n := int64(0)
 	for i := range j.Parts {
 		s.First = append(s.First, int32(n))
@@ -110,27 +113,34 @@ func cut(j *channel.Job) int {
 func (e *Engine) pick() *channel.Job {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.waiting()
+}
+
+// waiting is pick with e.mu held.
+func (e *Engine) waiting() *channel.Job {
 	for _, j := range e.jobs {
-		if v := j.State.Claim.Load(); uint32(v) < uint32(v>>32) {
+		if j.State.Side[0].Open() || j.State.Side[1].Open() {
 			return j
 		}
 	}
 	return nil
 }
 
-// help does blocks of j, at most takeBlocks.
+// help does blocks of j, at most takeBlocks. Each core begins with its own half, so
+// that a buffer that is reduced again and again stays in that core's caches.
 func (e *Engine) help(j *channel.Job) {
 	n := int64(0)
-	for n < takeBlocks {
-		if v := j.State.Claim.Load(); uint32(v) >= uint32(v>>32) {
-			break
+	side := cpu.CPU() & 1
+	for range 2 {
+		for n < takeBlocks {
+			block, ok := j.State.Side[side].Take()
+			if !ok {
+				break
+			}
+			runBlock(j, block)
+			n++
 		}
-		v := j.State.Claim.Add(1) - 1
-		if uint32(v) >= uint32(v>>32) {
-			break
-		}
-		runBlock(j, int32(uint32(v))) // the job's fields may be read only with a claim in hand
-		n++
+		side = 1 - side
 	}
 	if n > 0 && j.State.Left.Add(-n) == 0 {
 		e.finish(j)
@@ -174,7 +184,7 @@ func runPart(j *channel.Job, i int, off, n int64) {
 	p := &j.Parts[i]
 	if len(p.Src) > few || len(p.Dst) > few {
 		l := lists.Get().(*sliceLists)
-		l.src, l.dst = slices(l.src[:0], p.Src, off, n), slices(l.dst[:0], p.Dst, off, n)
+		l.src, l.dst = memories(l.src[:0], p.Src, off, n), memories(l.dst[:0], p.Dst, off, n)
 		j.Op.Spread(l.dst, l.src)
 		clear(l.src)
 		clear(l.dst)
@@ -182,7 +192,7 @@ func runPart(j *channel.Job, i int, off, n int64) {
 		return
 	}
 	var space [2][few][]byte
-	j.Op.Spread(slices(space[1][:0], p.Dst, off, n), slices(space[0][:0], p.Src, off, n))
+	j.Op.Spread(memories(space[1][:0], p.Dst, off, n), memories(space[0][:0], p.Src, off, n))
 }
 
 // few is the number of operands whose slices fit on the stack.
@@ -193,8 +203,8 @@ var lists = sync.Pool{New: func() any { return &sliceLists{} }}
 
 type sliceLists struct{ src, dst [][]byte }
 
-// slices appends the bytes off to off+n of each memory.
-func slices(to [][]byte, list []kolo.Memory, off, n int64) [][]byte {
+// memories appends the bytes off to off+n of each memory.
+func memories(to [][]byte, list []kolo.Memory, off, n int64) [][]byte {
 	for i := range list {
 		to = append(to, list[i].Host[off:off+n])
 	}
@@ -228,11 +238,14 @@ func (e *Engine) work() {
 	for {
 		j := e.pick()
 		if j != nil {
+			if int(e.lent.Load()) < e.procs-1 { // one wakes the next
+				e.cond.Signal()
+			}
 			e.help(j)
 			continue
 		}
 		e.mu.Lock()
-		for !e.waiting() {
+		for e.waiting() == nil {
 			if e.closing && len(e.jobs) == 0 {
 				e.mu.Unlock()
 				return
@@ -247,14 +260,4 @@ func (e *Engine) work() {
 		}
 		e.mu.Unlock()
 	}
-}
-
-// waiting says whether a job has blocks to take; e.mu is held.
-func (e *Engine) waiting() bool {
-	for _, j := range e.jobs {
-		if v := j.State.Claim.Load(); uint32(v) < uint32(v>>32) {
-			return true
-		}
-	}
-	return false
 }
