@@ -17,10 +17,13 @@ type Layout struct {
 }
 
 // Displs are where the chunks of a V form lie, in elements, for In and Out. A nil
-// list means packed in rank order.
+// list means packed in rank order; the offset of a chunk is then a sum over those
+// before it, each time, so large groups do better to say it.
 type Displs struct{ In, Out []int64 }
 
 // LayoutOf is the layout of program p for call c, which p must have been compiled for.
+// An AllToAllV or AllToAllVC in place must send as much to each rank, from the same
+// place, as it takes from it: one list serves for both there, that of Out.
 func LayoutOf(p *Program, c *kolo.Call, d Displs) Layout {
 	l := Layout{size: int64(c.DType.Size())}
 	whole := partition{count: c.Count, chunks: p.Chunks, parts: p.Parts, unit: 64 / l.size}
