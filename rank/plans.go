@@ -110,6 +110,7 @@ func (p *plans) choose(c *kolo.Call, inPlace bool) (string, error) {
 // program is the Program of one rank's call.
 func (p *plans) program(t *ticket, algorithm string) (plan.Compiled, error) {
 	k := plan.KeyOf(&t.call, algorithm)
+	k.Scale = k.Scale && !p.scalesInFold()
 	me := t.group.rank
 	if c, ok := p.own[ownKey{k, me}]; ok {
 		return c, nil
@@ -134,3 +135,9 @@ func (p *plans) program(t *ticket, algorithm string) (plan.Compiled, error) {
 func (h *hub) choose(c *kolo.Call) (plan.Choice, error) {
 	return plan.Choose(c, h.plans.costs(), h.plans.policy)
 }
+
+// scalesInFold says that the fold which joins the elements of all ranks multiplies
+// them for PreMulSum, as the medium does. A step of its own would round the products of
+// 16-bit floats, which reproducible bits do not allow. The algorithms that the mode
+// admits have one such fold.
+func (p *plans) scalesInFold() bool { return p.policy.Reproducible && p.topo.Ranks() > 1 }

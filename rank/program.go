@@ -68,7 +68,7 @@ func (r *run) prepare(t *ticket, p plan.Compiled) {
 	if c.Collective.Reduces() {
 		full := kernel.OpOf(c.DType, c.Op, len(r.hub.ranks))
 		r.partial, r.final, r.scale = full.Partial(), full.Partial(), full
-		if c.Op.Kind == kolo.OpAvg {
+		if c.Op.Kind == kolo.OpAvg || c.Op.Kind == kolo.OpPreMulSum && r.hub.plans.scalesInFold() {
 			r.final = full
 		}
 	}
