@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -68,7 +69,7 @@ func (w *World) NewGroup(c GroupConfig) (*Group, error) {
 		return nil, fmt.Errorf("GroupConfig.Algorithm: %w", err)
 	}
 	if c.Name == "" {
-		c.Name = "ranks " + kolo.RankList(c.Ranks)
+		c.Name = nameOf(c.Ranks)
 	}
 	g := &Group{world: w, rank: kolo.Rank(me), idle: make(chan struct{}, 1), left: make(chan struct{})}
 	h, err := w.enter(c, g)
@@ -79,6 +80,23 @@ func (w *World) NewGroup(c GroupConfig) (*Group, error) {
 		return nil, err
 	}
 	return g, nil
+}
+
+// maxListed is the most ranks that kolo.RankList writes.
+const maxListed = 16
+
+// nameOf is the name of a group that was given none. Lists that are too long to be
+// written whole are told apart by a number made of them.
+func nameOf(ranks []kolo.Rank) string {
+	name := "ranks " + kolo.RankList(ranks)
+	if len(ranks) <= maxListed {
+		return name
+	}
+	h := fnv.New64a()
+	for _, r := range ranks {
+		fmt.Fprintf(h, "%d ", int(r))
+	}
+	return fmt.Sprintf("%s (%016x)", name, h.Sum64())
 }
 
 // enter makes g a member of its hub. An error with a hub is to fail that hub.

@@ -179,6 +179,9 @@ func (h *hub) sameGroup(c GroupConfig, g *Group) error {
 	switch {
 	case !slices.Equal(c.Ranks, h.ranks):
 		diff = fmt.Sprintf("ranks [%s] instead of [%s]", kolo.RankList(c.Ranks), kolo.RankList(h.ranks))
+		if i := firstDifference(c.Ranks, h.ranks); i >= maxListed {
+			diff += fmt.Sprintf(", which begin to differ at Ranks[%d]", i)
+		}
 	case c.Algorithm != "" && c.Algorithm != h.cfg.Algorithm, c.Algorithm == "" && h.cfg.Algorithm != h.p.cfg.Algorithm:
 		diff = fmt.Sprintf("algorithm %q instead of %q", c.Algorithm, h.cfg.Algorithm)
 	case c.Timeout != 0 && c.Timeout != h.cfg.Timeout, c.Timeout == 0 && h.cfg.Timeout != h.p.cfg.Timeout:
@@ -190,6 +193,16 @@ func (h *hub) sameGroup(c GroupConfig, g *Group) error {
 	}
 	return &kolo.Error{Group: h.key.name, Rank: g.world.rank, Peer: kolo.NoRank, Ranks: []kolo.Rank{g.world.rank},
 		Err: fmt.Errorf("%w: world rank %d makes the group with %s", kolo.ErrMismatch, int(g.world.rank), diff)}
+}
+
+// firstDifference is the first index at which two lists differ.
+func firstDifference(a, b []kolo.Rank) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return min(len(a), len(b))
 }
 
 // tell sends a message from the turn of a shard, or from outside with nil. A hub

@@ -313,7 +313,7 @@ func TestEveryRankHasTheSameBits(t *testing.T) {
 	eachAlgorithm(t, kolo.AllReduce, func(t *testing.T, m *matrixWorld, algorithm string) {
 		for _, n := range []int{1, 5, 1000, most} {
 			in := m.inputs(func(r int) []byte { return ranktest.Bytes(all[r*most:][:n]) })
-			for _, op := range []kolo.ReduceOp{kolo.Sum, kolo.Avg, kolo.Prod, kolo.PreMulSum(1.0 / 3)} {
+			for _, op := range []kolo.ReduceOp{kolo.Sum, kolo.PreMulSum(1.0 / 3)} {
 				out := m.allReduce(t, algorithm, kolo.Float32, op, in)
 				again := m.allReduce(t, algorithm, kolo.Float32, op, in)
 				for r := range out {
