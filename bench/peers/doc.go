@@ -1,0 +1,23 @@
+// Command peers compares the collectives of ranks in one process with other programs, in
+// one go and on one machine:
+//
+//	kolo      this module: rank.Run, and the typed functions of package rank
+//	plain     goroutines without a runtime, in several variants; the best counts
+//	openmpi   processes of Open MPI
+//	floor     what memory allows: threads that wait for nobody add into scratch and copy
+//	one-pass  the same, with every element loaded once and stored everywhere
+//
+//	make bench-peers
+//	go run ./bench/peers -ranks 2,4 -sizes 1KiB,1MiB -collectives AllReduce -rounds 7
+//	go run ./bench/peers -quick
+//
+// A measurement is a round of short processes, one of each program for each collective and
+// number of ranks, and there are several rounds: what disturbs the machine for a while
+// disturbs all programs alike. A ratio is taken within each round; what is printed is
+// the median of the ratios and their range. The table goes to standard output, and with
+// tables in CSV and plots in SVG to the directory that -out names.
+//
+// Every program is started anew with the same task as arguments (job.go) and answers in
+// lines that begin with RES (result.go). Those written in Go are this program itself; the
+// C sources are in native. Programs that cannot run here are named with the reason.
+package main

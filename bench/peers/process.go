@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// maxOutput is the most bytes that a process may write; more is dropped.
+const maxOutput = 1 << 20
+
+// grace is how long a process that is told to end may take.
+const grace = 2 * time.Second
+
+// bounded keeps the first maxOutput bytes.
+type bounded struct{ bytes.Buffer }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if room := maxOutput - b.Len(); room > 0 {
+		b.Buffer.Write(p[:min(room, len(p))]) // never fails
+	}
+	return len(p), nil
+}
+
+// newCommand is a process with a group of its own, so that all of it can be ended.
+func newCommand(ctx context.Context, argv []string) *exec.Cmd {
+	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	c.SysProcAttr = ownGroup()
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGTERM) }
+	c.WaitDelay = grace
+	return c
+}
+
+// endGroup ends what is left of a process's group.
+func endGroup(c *exec.Cmd) {
+	_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // fails if nobody is left, as it should be
+}
+
+// runProcess runs a command until it ends, or for at most limit, and leaves nothing of
+// it behind. The output so far is returned with the error, too.
+func runProcess(ctx context.Context, limit time.Duration, argv []string) (*bytes.Buffer, error) {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var out, errs bounded
+	c := newCommand(limited, argv)
+	c.Stdout, c.Stderr = &out, &errs
+	if err := c.Start(); err != nil {
+		return &out.Buffer, err
+	}
+	err := c.Wait()
+	endGroup(c)
+	switch {
+	case ctx.Err() != nil:
+		return &out.Buffer, ctx.Err()
+	case limited.Err() != nil:
+		return &out.Buffer, fmt.Errorf("stopped: not done within %v (-limit)", limit)
+	case err != nil:
+		return &out.Buffer, errors.Join(err, remarks(errs.String()))
+	}
+	return &out.Buffer, nil
+}
+
+// remarks are the first lines that a failed process has written, as an error.
+func remarks(text string) error {
+	const most = 4
+	var lines []string
+	for line := range strings.Lines(text) {
+		if line = strings.Trim(line, " \t\n-"); line != "" && len(lines) < most {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(lines, " | "))
+}
+
+// startBusy takes the first core that this process may use away, until the returned
+// function is called.
+func startBusy(ctx context.Context) (end func(), err error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	pin, err := exec.LookPath("taskset")
+	if err != nil {
+		return nil, fmt.Errorf("no taskset to pin a process: install util-linux")
+	}
+	core, err := firstCore(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := newCommand(ctx, []string{pin, "-c", strconv.Itoa(core), exe, "part", "busy"})
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	return func() {
+		endGroup(c)
+		_ = c.Wait() // it was killed
+	}, nil
+}
+
+// firstCore is the lowest in this process's list of processors.
+func firstCore(ctx context.Context) (int, error) {
+	text, err := output(ctx, "taskset", "-cp", strconv.Itoa(os.Getpid()))
+	if err != nil {
+		return 0, fmt.Errorf("which cores this process may use: %w", err)
+	}
+	list := strings.TrimSpace(text[strings.LastIndex(text, ":")+1:])
+	end := strings.IndexAny(list, ",-")
+	if end < 0 {
+		end = len(list)
+	}
+	return strconv.Atoi(list[:end])
+}
