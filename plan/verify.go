@@ -15,6 +15,9 @@ type Report struct {
 	// Credits is the least number of messages that each connection must be able to
 	// hold for a receiver that has not come yet. 0: pure rendezvous is enough.
 	Credits int
+	// Wasted is the number of blocks that a rank is sent although the same value is
+	// at that place already. A barrier, which sends nothing, has none.
+	Wasted int
 	// SameBits says that all ranks that get a block get it by the same fold, so that
 	// rounding gives the same bits everywhere. True where nothing is reduced.
 	SameBits bool
@@ -120,8 +123,7 @@ func Verify(key Key, programs []*Program) (Report, error) {
 	if key.Collective == kolo.Barrier {
 		return report, c.checkBarrier(order)
 	}
-	report.SameBits, report.OnePass, err = c.checkValues(order)
-	if err != nil {
+	if err := c.checkValues(order, &report); err != nil {
 		return Report{}, err
 	}
 	return report, nil

@@ -30,6 +30,8 @@ type values struct {
 	held  map[int32][]int32 // by send step: what it gave, if it ended before all that was taken
 	left  []int32           // by step: messages of a send that were not yet taken
 
+	wasted int // see Report
+
 	src, dst []int32 // of the step at hand
 	got      []int32 // what it has taken
 	operands []operand
@@ -42,8 +44,9 @@ type operand struct {
 }
 
 // checkValues runs the steps in an order in which they may happen, and looks at the
-// result. Since there is no race, the values are the same in every order.
-func (c *choreography) checkValues(order []event) (sameBits, onePass bool, err error) {
+// result. Since there is no race, the values are the same in every order. It adds
+// what it learns to the report.
+func (c *choreography) checkValues(order []event, report *Report) error {
 	v := &values{c: c, sets: newSets(len(c.programs)), held: map[int32][]int32{}}
 	v.start()
 	v.left = make([]int32, len(c.owner))
@@ -55,10 +58,11 @@ func (c *choreography) checkValues(order []event) (sameBits, onePass bool, err e
 			continue
 		}
 		if err := v.end(e / 2); err != nil {
-			return false, false, err
+			return err
 		}
 	}
-	return v.checkResult()
+	report.Wasted = v.wasted
+	return v.checkResult(report)
 }
 
 // start gives each rank what it has before the call.
@@ -161,6 +165,11 @@ func (v *values) end(step int32) error {
 	case Recv:
 		var got []int32
 		if got, err = v.take(step, c.messages(step)[0]); err == nil {
+			for k, slot := range v.dst {
+				if v.at[r][slot] == got[k] {
+					v.wasted++
+				}
+			}
 			v.store(r, got)
 		}
 	case RecvReduce:
@@ -301,9 +310,8 @@ func inRankOrder(n int) uint64 {
 }
 
 // checkResult compares each rank's result with the collective's promise.
-func (v *values) checkResult() (sameBits, onePass bool, err error) {
+func (v *values) checkResult(report *Report) error {
 	c := v.c
-	sameBits, onePass = true, true
 	folds := map[int32]uint64{}
 	ordered := inRankOrder(len(c.programs))
 	for r, p := range c.programs {
@@ -316,23 +324,23 @@ func (v *values) checkResult() (sameBits, onePass bool, err error) {
 				want = int32(from*p.Chunks*p.Parts + me)
 			}
 			if why := v.wrong(p, slot, want); why != "" {
-				return false, false, &Fault{CheckResult, kolo.Rank(r), -1, kolo.NoRank, fmt.Sprintf("%s of rank %d %s", c.slotName(r, slot), r, why)}
+				return &Fault{CheckResult, kolo.Rank(r), -1, kolo.NoRank, fmt.Sprintf("%s of rank %d %s", c.slotName(r, slot), r, why)}
 			}
 			if !p.Collective.Reduces() {
 				continue
 			}
 			fold := v.known[v.at[r][slot]].fold
 			if old, ok := folds[want]; ok && old != fold {
-				sameBits = false
+				report.SameBits = false
 			}
 			folds[want] = fold
-			onePass = onePass && fold == ordered
+			report.OnePass = report.OnePass && fold == ordered
 		}
 		if err := v.checkInput(r, buf, first, n); err != nil {
-			return false, false, err
+			return err
 		}
 	}
-	return sameBits, onePass, nil
+	return nil
 }
 
 // wrong says what is wrong with a result slot, "" for nothing.
