@@ -54,7 +54,7 @@ type Props struct {
 	Limit int
 	// OnExit is called once when the actor has ended: with the error of its handler,
 	// a *PanicError, or nil when it was stopped. It runs on the actor's shard and
-	// must not block.
+	// must not block. If it panics, System.Close reports that.
 	OnExit func(error)
 }
 
@@ -73,8 +73,9 @@ func Spawn[M any](s *Shard, p Props, h Handler[M]) (Ref[M], error) {
 
 // Tell puts m into the actor's mailbox. The goroutine that calls may then run the
 // actor, and others that it sends to, before Tell returns; see System.Budget. The
-// error is kolo.ErrClosed for an actor that has ended and kolo.ErrLimit for a full
-// mailbox: m was not taken then.
+// error is kolo.ErrClosed for an actor that has ended or been told to stop, and
+// kolo.ErrLimit for a full mailbox: m was not taken then. What was taken is handled,
+// unless the actor fails before.
 //
 // Code that runs inside a handler tells through a Ref made by From.
 func (r Ref[M]) Tell(m M) error { return r.c.tell(r.from, m) }
@@ -102,7 +103,7 @@ type cell struct {
 	mail    mailbox
 	waiting atomic.Int64
 	dead    atomic.Bool // set on the shard when the handler has failed or Stop was handled
-	stopped atomic.Bool // Stop was sent
+	stopped bool        // Stop was sent; guarded by the shard
 	current any         // the message being handled; what protoactor sees is the cell itself
 	err     error       // why the handler failed
 }
@@ -118,12 +119,15 @@ func (c *cell) tell(from *Shard, m any) error {
 		c.waiting.Add(-1)
 		return fmt.Errorf("%w: mailbox of %s holds %d messages", kolo.ErrLimit, c.props.Name, c.props.Limit)
 	}
-	c.shard.post(from, item{c: c, m: m})
+	if !c.shard.post(from, item{c: c, m: m}) {
+		c.waiting.Add(-1)
+		return fmt.Errorf("%w: actor %s was told to stop", kolo.ErrClosed, c.props.Name)
+	}
 	return nil
 }
 
 func (c *cell) stop(from *Shard) {
-	if c != nil && !c.stopped.Swap(true) {
+	if c != nil {
 		c.shard.post(from, item{c: c, m: stopMail})
 	}
 }
@@ -148,9 +152,13 @@ func (b *mailbox) UserMessageCount() int { return int(b.c.waiting.Load()) }
 // itself sends such a message when it is asked to poison an actor.
 func (b *mailbox) PostUserMessage(m any) { b.PostSystemMessage(m) }
 
-// PostSystemMessage takes protoactor's own messages: started, stop, failure.
+// PostSystemMessage takes protoactor's own messages: stop, failure. They come while
+// the actor runs, so that its shard has somebody to run it. Started is left out: it
+// comes from whoever spawns, and nobody asks for it.
 func (b *mailbox) PostSystemMessage(m any) {
-	b.c.shard.post(b.c.shard.turnOf(), item{c: b.c, m: system{m}})
+	if _, ok := m.(*proto.Started); !ok {
+		b.c.shard.post(nil, item{c: b.c, m: system{m}})
+	}
 }
 
 // system wraps a message of protoactor's own.
@@ -172,10 +180,22 @@ func (c *cell) Receive(ctx proto.Context) {
 		}
 	case *proto.Stopped:
 		c.dead.Store(true)
-		if c.props.OnExit != nil {
-			c.props.OnExit(c.err)
+		c.exit()
+	}
+}
+
+// exit tells the owner that the actor has ended, and counts it out whatever the
+// owner does.
+func (c *cell) exit() {
+	var err error
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Actor: c.props.Name + ", in OnExit", Value: v, Stack: debug.Stack()}
 		}
-		c.shard.sys.gone(c)
+		c.shard.sys.gone(c, err)
+	}()
+	if c.props.OnExit != nil {
+		c.props.OnExit(c.err)
 	}
 }
 

@@ -25,6 +25,12 @@ type item struct {
 	m any
 }
 
+// late says whether the item comes through to an actor that was told to stop.
+func (it *item) late() bool {
+	_, ok := it.m.(system)
+	return ok
+}
+
 // NewShard makes a shard. It owns no goroutine and needs no closing.
 func (s *System) NewShard(name string) *Shard { return &Shard{sys: s, name: name} }
 
@@ -33,34 +39,37 @@ func (s *Shard) System() *System { return s.sys }
 
 // post hands an item to the shard. An idle shard becomes the caller's to run: then
 // the item is its batch, and the shard is run at once, or left to the shard whose
-// handler is posting.
-func (s *Shard) post(from *Shard, it item) {
+// handler is posting. An item behind a stop is not taken.
+func (s *Shard) post(from *Shard, it item) (taken bool) {
 	s.mu.Lock()
+	if it.c.stopped && !it.late() {
+		s.mu.Unlock()
+		return false
+	}
+	if it.m == stopMail {
+		it.c.stopped = true
+	}
 	if s.running {
 		s.queue = append(s.queue, it)
 		s.mu.Unlock()
-		return
+		return true
 	}
 	s.running = true
 	s.mu.Unlock()
 	s.batch, s.at = append(s.batch[:0], it), 0
 	if from != nil {
 		from.ready = append(from.ready, s)
-		return
+		return true
 	}
 	s.sys.start(s)
+	return true
 }
 
-// turnOf is the shard itself if the calling goroutine is running it, else nil. It is
-// only asked for protoactor's own messages to the shard's own actors, which are sent
-// while such an actor runs or while it is spawned.
-func (s *Shard) turnOf() *Shard {
+// busy says whether somebody runs the shard, or is about to.
+func (s *Shard) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running {
-		return s
-	}
-	return nil
+	return s.running
 }
 
 // carry runs shard first and every shard that becomes runnable on the way, until

@@ -2,9 +2,12 @@ package actor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,24 +30,34 @@ type Config struct {
 // System is a set of shards and actors that live and end together, with one
 // protoactor ActorSystem. Making one costs a few milliseconds and 3 MB.
 type System struct {
-	cfg    Config
-	proto  *proto.ActorSystem
-	worker worker
+	cfg      Config
+	proto    *proto.ActorSystem
+	guardian proto.SupervisorStrategy // one for all: protoactor keeps a process for each for ever
+	worker   worker
+	end      sync.Once
 
-	mu      sync.Mutex
-	cells   map[*cell]struct{}
-	closing bool
-	empty   chan struct{} // closed when closing and no cell is left
-	closed  chan struct{}
-	pending []*Shard // stepped: runnable shards
+	mu       sync.Mutex
+	cells    map[*cell]struct{}
+	spawning int // actors that are about to be in cells
+	closing  bool
+	stopped  chan struct{} // closed when Close has told every actor to stop
+	empty    chan struct{} // closed when closing and no cell is left
+	exits    []error       // panics of OnExit, the first maxExits
+	pending  []*Shard      // stepped: runnable shards
 }
+
+const (
+	maxExits = 16 // panics of OnExit that Close reports
+	maxNamed = 8  // actors that Close names when it gives up
+)
 
 // NewSystem makes a system. Close it.
 func NewSystem(cfg Config) *System {
 	if cfg.Budget == 0 {
 		cfg.Budget = 4096
 	}
-	s := &System{cfg: cfg, cells: map[*cell]struct{}{}, empty: make(chan struct{}), closed: make(chan struct{})}
+	s := &System{cfg: cfg, guardian: failFast(), cells: map[*cell]struct{}{},
+		stopped: make(chan struct{}), empty: make(chan struct{})}
 	s.proto = proto.NewActorSystem(
 		proto.WithLoggerFactory(func(*proto.ActorSystem) *slog.Logger { return slog.New(slog.DiscardHandler) }),
 		proto.WithDeadLetterThrottleInterval(time.Nanosecond))
@@ -67,31 +80,46 @@ func (s *System) spawn(c *cell) error {
 		s.mu.Unlock()
 		return fmt.Errorf("%w: actor %s: the system is closing", kolo.ErrClosed, c.props.Name)
 	}
-	s.cells[c] = struct{}{}
+	s.spawning++
 	s.mu.Unlock()
 	props := proto.PropsFromProducer(func() proto.Actor { return c },
 		proto.WithMailbox(func() proto.Mailbox { return &c.mail }),
-		proto.WithGuardian(failFast()))
+		proto.WithGuardian(s.guardian))
 	pid, err := s.proto.Root.SpawnNamed(props, s.proto.ProcessRegistry.NextId()+"/"+c.props.Name)
+	c.pid = pid
+	s.mu.Lock()
+	s.spawning--
+	if err == nil {
+		s.cells[c] = struct{}{}
+	}
+	s.signalEmpty()
+	late := s.closing
+	s.mu.Unlock()
 	if err != nil {
-		s.gone(c)
 		return fmt.Errorf("spawn actor %s: %w", c.props.Name, err)
 	}
-	c.pid = pid
+	if late { // Close may have looked before the actor was there
+		c.stop(nil)
+	}
 	return nil
 }
 
-// gone forgets an actor that has ended.
-func (s *System) gone(c *cell) {
+// gone forgets an actor that has ended. The error is of its OnExit.
+func (s *System) gone(c *cell, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.cells, c)
-	if s.closing && len(s.cells) == 0 {
-		s.signalEmpty()
+	if err != nil && len(s.exits) < maxExits {
+		s.exits = append(s.exits, err)
 	}
+	s.signalEmpty()
 }
 
+// signalEmpty says, under the lock, that a closing system has no actor left.
 func (s *System) signalEmpty() {
+	if !s.closing || len(s.cells)+s.spawning > 0 {
+		return
+	}
 	select {
 	case <-s.empty:
 	default:
@@ -149,7 +177,8 @@ func (s *System) Run() {
 // Close stops every actor, after the messages that are in its mailbox, waits until
 // all have ended, and ends the worker. It may be called again, and by several
 // goroutines; each call waits. If ctx ends first the error is the context's: then
-// some handler is stuck, and its actors' names are in the error.
+// some handler is stuck, the actors that it may be are in the error, and Close has to
+// be called again once it is not. Another error reports panics of OnExit.
 func (s *System) Close(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.closing
@@ -158,12 +187,10 @@ func (s *System) Close(ctx context.Context) error {
 	for c := range s.cells {
 		cells = append(cells, c)
 	}
-	if len(cells) == 0 {
-		s.signalEmpty()
-	}
+	s.signalEmpty()
 	s.mu.Unlock()
-	for _, c := range cells {
-		c.stop(nil)
+	if first {
+		s.stopAll(cells)
 	}
 	if s.cfg.Steps != nil {
 		s.Run()
@@ -171,24 +198,56 @@ func (s *System) Close(ctx context.Context) error {
 	select {
 	case <-s.empty:
 	case <-ctx.Done():
-		return fmt.Errorf("close actor system: %w: %d actors still run, %s among them", ctx.Err(), s.Actors(), s.someName())
+		select {
+		case <-s.empty:
+		default:
+			return fmt.Errorf("close actor system: %w: %d actors still run: %s", ctx.Err(), s.Actors(), s.names())
+		}
 	}
-	if first {
+	s.end.Do(func() {
+		<-s.stopped
 		if s.cfg.Steps == nil {
 			s.worker.close()
 		}
 		s.proto.Shutdown()
-		close(s.closed)
-	}
-	<-s.closed
-	return nil
+	})
+	return errors.Join(s.exits...)
 }
 
-func (s *System) someName() string {
+// stopAll tells actors to stop, on a goroutine of its own, since a handler that runs
+// there may be stuck.
+func (s *System) stopAll(cells []*cell) {
+	stop := func() {
+		defer close(s.stopped)
+		for _, c := range cells {
+			c.stop(nil)
+		}
+	}
+	if s.cfg.Steps != nil {
+		stop()
+		return
+	}
+	// ends when the handlers that it runs have returned; Close waits for it
+	go stop()
+}
+
+// names lists actors that have not ended, those first whose shard is at work.
+func (s *System) names() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var busy, idle []string
 	for c := range s.cells {
-		return c.props.Name
+		if c.shard.busy() {
+			busy = append(busy, c.props.Name)
+		} else {
+			idle = append(idle, c.props.Name)
+		}
 	}
-	return "none"
+	slices.Sort(busy)
+	slices.Sort(idle)
+	all := append(busy, idle...)
+	if len(all) > maxNamed {
+		all = append(all[:maxNamed], "...")
+	}
+	return strings.Join(all, ", ")
 }
