@@ -11,11 +11,11 @@ import (
 // BatchWork is the handle of a batch.
 type BatchWork struct{ works []Work }
 
-// BatchAsync is Batch that returns at once.
+// BatchAsync is Batch that returns at once. If an entry is wrong nothing is started.
 func BatchAsync(g *Group, list []Request) BatchWork {
 	for i := range list {
-		if c := list[i].Collective; c != kolo.Send && c != kolo.Recv {
-			err := fmt.Errorf("%w: entry %d of the batch is %v; a batch holds sends and receives", kolo.ErrArgument, i, c)
+		if err := checkEntry(g, &list[i]); err != nil {
+			err = fmt.Errorf("entry %d of the batch: %w", i, err)
 			return BatchWork{[]Work{{err: g.refusal(&Request{Collective: kolo.BatchSendRecv}, err)}}}
 		}
 	}
@@ -33,4 +33,14 @@ func (b BatchWork) Wait(ctx context.Context) error {
 		errs = append(errs, w.Wait(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// checkEntry says what is wrong with an entry of a batch. All are checked before one
+// is started, since the others would wait for what never comes.
+func checkEntry(g *Group, r *Request) error {
+	if r.Collective != kolo.Send && r.Collective != kolo.Recv {
+		return fmt.Errorf("%w: %v; a batch holds sends and receives", kolo.ErrArgument, r.Collective)
+	}
+	var c asked
+	return c.fill(g, r)
 }
