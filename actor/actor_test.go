@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/kolo-ccl/kolo"
@@ -18,7 +16,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newSystem(t testing.TB) *System {
 	s := NewSystem(Config{})
-	t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		require.NoError(t, s.Close(ctx))
+	})
 	return s
 }
 
@@ -32,40 +34,6 @@ func spawn(t testing.TB, s *Shard, f handlerFunc, onExit func(error)) Ref[*messa
 	r, err := Spawn(s, Props{Name: "test", OnExit: onExit}, f)
 	require.NoError(t, err)
 	return r
-}
-
-func TestMessagesOfOneSenderComeInOrderAndOneAtATime(t *testing.T) {
-	s := newSystem(t)
-	const senders, each = 4, 5000
-	last := make([]int, senders)
-	var inside atomic.Int32
-	total := 0
-	r := spawn(t, s.NewShard("a"), func(m *message) error {
-		if inside.Add(1) != 1 {
-			t.Error("two messages at a time")
-		}
-		from, n := m.n/each, m.n%each
-		if n != last[from] {
-			t.Errorf("sender %d: message %d instead of %d", from, n, last[from])
-		}
-		last[from]++
-		total++
-		inside.Add(-1)
-		return nil
-	}, nil)
-	var wg sync.WaitGroup
-	for k := range senders {
-		wg.Go(func() {
-			for i := range each {
-				if err := r.Tell(&message{k*each + i}); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	require.NoError(t, s.Close(context.Background()))
-	require.Equal(t, senders*each, total)
 }
 
 func TestShardsDoNotNest(t *testing.T) {
