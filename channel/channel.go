@@ -12,13 +12,18 @@ import (
 type Channel struct {
 	Peer kolo.Rank // world rank
 
-	shard *actor.Shard
-	conn  Conn
-	self  actor.Ref[message]
-	open  int // ops posted and not completed
-	posts int64
-	bytes int64
+	shard   *actor.Shard
+	conn    Conn
+	self    actor.Ref[message]
+	open    int // ops posted and not completed, those in the mailbox included
+	closing bool
+	posts   int64
+	bytes   int64
 }
+
+// maxWaiting is the most messages of a channel: ops that a rank has posted in one
+// turn, and completions that its shard has not come to.
+const maxWaiting = 1 << 24
 
 // message is what a Channel handles: an Op to post or one that has completed, or
 // a command.
@@ -39,7 +44,7 @@ type hangUp struct{ cause error }
 // by a panic of the driver.
 func Spawn(s *actor.Shard, name string, peer kolo.Rank, conn Conn, onExit func(error)) (*Channel, error) {
 	c := &Channel{Peer: peer, shard: s, conn: conn}
-	ref, err := actor.Spawn[message](s, actor.Props{Name: name, OnExit: onExit}, c)
+	ref, err := actor.Spawn[message](s, actor.Props{Name: name, Limit: maxWaiting, OnExit: onExit}, c)
 	if err != nil {
 		return nil, fmt.Errorf("channel to %v: %w", peer, err)
 	}
@@ -48,43 +53,52 @@ func Spawn(s *actor.Shard, name string, peer kolo.Rank, conn Conn, onExit func(e
 }
 
 // Post tells the channel to start op. It is called by actors of the channel's own
-// shard; op.Sink hears of the completion on that shard.
+// shard; op.Sink hears of the completion on that shard. If the channel has ended,
+// that is before Post returns.
 func (c *Channel) Post(op *Op) {
-	op.conn, op.state, op.Err = c, opIdle, nil
-	c.tell(op)
+	op.conn, op.state, op.Err = c, opPosted, nil
+	if err := c.tell(op); err != nil {
+		c.refuse(op, err)
+		return
+	}
+	c.open++
 }
 
-// Release gives back the memory of a completed View op.
+// Release gives back the memory of a completed View op. It may be called after
+// Close.
 func (c *Channel) Release(op *Op) { c.conn.Release(c.shard, op) }
 
 // Abort completes what is left of a group's ops with cause.
-func (c *Channel) Abort(group uint64, cause error) { c.tell(&abort{group, cause}) }
-
-// Close completes all that is left with cause, and ends the actor.
-func (c *Channel) Close(cause error) { c.tell(&hangUp{cause}) }
-
-// Traffic is the number of ops posted so far and of their bytes.
-func (c *Channel) Traffic() (posts, bytes int64) { return c.posts, c.bytes }
-
-func (c *Channel) tell(m message) {
-	if err := c.self.From(c.shard).Tell(m); err != nil {
-		c.refused(m, err)
-	}
+func (c *Channel) Abort(group uint64, cause error) {
+	_ = c.tell(&abort{group, cause}) // a channel that has ended has no ops
 }
 
-// refused ends an op that the actor's mailbox did not take.
-func (c *Channel) refused(m message, err error) {
-	if op, ok := m.(*Op); ok {
-		op.Err = fmt.Errorf("%w: channel to %v: %w", kolo.ErrLost, c.Peer, err)
-		op.Sink.Complete(op)
-	}
+// Close completes all that is left with cause. The actor ends when the last op has
+// completed. It may be called again.
+func (c *Channel) Close(cause error) {
+	_ = c.tell(&hangUp{cause}) // a channel that has ended is closed
+}
+
+// Traffic is the number of ops posted so far and of their bytes. It is called by
+// actors of the channel's own shard.
+func (c *Channel) Traffic() (posts, bytes int64) { return c.posts, c.bytes }
+
+func (c *Channel) tell(m message) error { return c.self.From(c.shard).Tell(m) }
+
+// refuse ends an op that the actor's mailbox did not take.
+func (c *Channel) refuse(op *Op, err error) {
+	op.Err = fmt.Errorf("%w: channel to %v: %w", kolo.ErrLost, c.Peer, err)
+	op.Sink.Complete(op)
 }
 
 // completed is called by the driver through Op.Complete, in any turn.
 func (c *Channel) completed(t Turn, op *Op) {
+	if op.state != opPosted {
+		panic(fmt.Sprintf("channel: a %v with %v completed twice", op.Kind, c.Peer))
+	}
 	op.state = opDone
-	if err := c.self.From(t).Tell(op); err != nil {
-		c.refused(op, err)
+	if err := c.self.From(t).Tell(op); err != nil { // after a panic of the driver: there is no shard to say it on
+		c.refuse(op, err)
 	}
 }
 
@@ -96,20 +110,30 @@ func (c *Channel) Handle(m message) error {
 			c.open--
 			m.state = opIdle
 			m.Sink.Complete(m)
+			c.endIfIdle()
 			return nil
 		}
-		m.state = opPosted
-		c.open++
 		c.posts++
 		c.bytes += m.Size
 		c.conn.Post(c.shard, m)
 	case *abort:
 		c.conn.Abort(c.shard, m.group, m.cause)
 	case *hangUp:
-		c.conn.Close(c.shard, m.cause)
-		c.self.From(c.shard).Stop()
+		if !c.closing {
+			c.closing = true
+			c.conn.Close(c.shard, m.cause)
+		}
+		c.endIfIdle()
 	default:
 		panic(fmt.Sprintf("channel: unknown message %T", m))
 	}
 	return nil
+}
+
+// endIfIdle ends the actor of a closed channel when no op is open. Before that, a
+// completion would find nobody to tell it on the rank's shard.
+func (c *Channel) endIfIdle() {
+	if c.closing && c.open == 0 {
+		c.self.From(c.shard).Stop()
+	}
 }

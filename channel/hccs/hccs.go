@@ -13,7 +13,7 @@ func New(c channel.Config) (channel.Driver, error) {
 	if c.Engine == nil {
 		return nil, fmt.Errorf("%w: the hccs driver needs an engine", kolo.ErrArgument)
 	}
-	return &driver{engine: c.Engine, wires: map[way]*wire{}}, nil
+	return &driver{engine: c.Engine, wires: map[way]*wire{}, gone: map[kolo.Rank]error{}}, nil
 }
 
 // driver is the switchboard of a world: a wire for each direction between two ranks.
@@ -21,6 +21,8 @@ type driver struct {
 	engine channel.Engine
 	mu     sync.Mutex
 	wires  map[way]*wire
+	gone   map[kolo.Rank]error // ranks whose endpoint is closed
+	calls  sync.WaitGroup
 }
 
 type way struct{ from, to kolo.Rank }
@@ -36,7 +38,10 @@ type wire struct {
 
 func (d *driver) Link() kolo.Link { return kolo.LinkHCCS }
 
-func (d *driver) Close() error { return nil }
+func (d *driver) Close() error {
+	d.calls.Wait()
+	return nil
+}
 
 func (d *driver) Open(rank kolo.Rank) (channel.Endpoint, error) { return &endpoint{d, rank}, nil }
 
@@ -45,7 +50,31 @@ type endpoint struct {
 	rank kolo.Rank
 }
 
-func (e *endpoint) Close() {}
+// Close breaks the wires from and to the rank, also those that a peer makes later.
+func (e *endpoint) Close() {
+	d, gone := e.d, fmt.Errorf("%w: %v has closed all its links", kolo.ErrLost, e.rank)
+	var broken []*wire
+	d.mu.Lock()
+	if d.gone[e.rank] == nil {
+		d.gone[e.rank] = gone
+		for w, wire := range d.wires {
+			if w.from == e.rank || w.to == e.rank {
+				broken = append(broken, wire)
+			}
+		}
+	}
+	d.mu.Unlock()
+	var ops []*channel.Op
+	for _, w := range broken {
+		ops = append(ops, w.pick(gone, sends, every)...)
+		ops = append(ops, w.pick(gone, recvs, every)...)
+	}
+	if len(ops) == 0 {
+		return
+	}
+	// ended by the driver's Close; this Close has no turn, and may be called in one
+	d.calls.Go(func() { complete(nil, ops, gone) })
+}
 
 func (e *endpoint) Connect(peer kolo.Rank) (channel.Conn, error) {
 	return &conn{engine: e.d.engine, me: e.rank, peer: peer,
@@ -57,7 +86,10 @@ func (d *driver) wire(from, to kolo.Rank) *wire {
 	defer d.mu.Unlock()
 	w := d.wires[way{from, to}]
 	if w == nil {
-		w = &wire{}
+		w = &wire{closed: d.gone[from]}
+		if w.closed == nil {
+			w.closed = d.gone[to]
+		}
 		d.wires[way{from, to}] = w
 	}
 	return w
@@ -147,15 +179,17 @@ func (c *conn) Abort(t channel.Turn, group uint64, cause error) {
 	c.in.drop(t, cause, nil, recvs, func(op *channel.Op) bool { return op.Key.Group == group })
 }
 
-// Close ends both wires: the peer's ops that wait for this rank have lost it.
+// Close ends both wires: the peer's ops that wait for this rank have lost it. This
+// rank's own come first, for where it is its own peer.
 func (c *conn) Close(t channel.Turn, cause error) {
 	gone := fmt.Errorf("%w: %v has closed the link to %v", kolo.ErrLost, c.me, c.peer)
-	every := func(*channel.Op) bool { return true }
 	c.out.drop(t, cause, gone, sends, every)
-	c.out.drop(t, gone, gone, recvs, every)
 	c.in.drop(t, cause, gone, recvs, every)
+	c.out.drop(t, gone, gone, recvs, every)
 	c.in.drop(t, gone, gone, sends, every)
 }
+
+func every(*channel.Op) bool { return true }
 
 func sends(w *wire) *[]*channel.Op { return &w.sends }
 func recvs(w *wire) *[]*channel.Op { return &w.recvs }
@@ -163,12 +197,17 @@ func recvs(w *wire) *[]*channel.Op { return &w.recvs }
 // drop completes the ops of one list of the wire that which picks, with cause. With
 // closed set, the wire takes no further op.
 func (w *wire) drop(t channel.Turn, cause, closed error, list func(*wire) *[]*channel.Op, which func(*channel.Op) bool) {
+	complete(t, w.pick(closed, list, which), cause)
+}
+
+// pick takes ops out of one list of the wire.
+func (w *wire) pick(closed error, list func(*wire) *[]*channel.Op, which func(*channel.Op) bool) (gone []*channel.Op) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	if closed != nil && w.closed == nil {
 		w.closed = closed
 	}
 	at := list(w)
-	var gone []*channel.Op
 	kept := (*at)[:0]
 	for _, op := range *at {
 		if which(op) {
@@ -179,8 +218,11 @@ func (w *wire) drop(t channel.Turn, cause, closed error, list func(*wire) *[]*ch
 	}
 	clear((*at)[len(kept):])
 	*at = kept
-	w.mu.Unlock()
-	for _, op := range gone {
-		op.Complete(t, cause)
+	return gone
+}
+
+func complete(t channel.Turn, ops []*channel.Op, err error) {
+	for _, op := range ops {
+		op.Complete(t, err)
 	}
 }
