@@ -128,8 +128,16 @@ var layers = []*layer{
 	{name: "bench", is: program, goes: []string{"*"}, imports: []edge{
 		{public, "what users have is what is measured"},
 	}},
+	{name: "bench/*", is: program, goes: []string{"*"}, imports: []edge{
+		{public, "what users have is what is measured"},
+	}},
+	{name: "cmd/*/internal/*", is: program | private, goes: []string{"*"}, imports: []edge{
+		{public, "a part of a command"},
+		{"cmd/*/internal/*", "another part; Go lets only those of the same command through"},
+	}},
 	{name: "cmd/*", is: program, goes: []string{"*"}, imports: []edge{
 		{public, "a command is made of what users have"},
+		{"cmd/*/internal/*", "and of its own parts"},
 	}},
 	{name: "examples/*", is: program, goes: []string{"*"}, imports: []edge{
 		{public, "an example shows what users have"},

@@ -345,7 +345,7 @@ func TestTableGoesOneWay(t *testing.T) {
 			if e.to == public {
 				continue
 			}
-			if k := slices.IndexFunc(layers, func(m *layer) bool { return m.name == e.to || matches(m.name, e.to) }); k < 0 || k >= i {
+			if k := slices.IndexFunc(layers, func(m *layer) bool { return m.name == e.to || matches(m.name, e.to) }); k < 0 || k >= i && e.to != l.name {
 				t.Errorf("%s -> %s does not go up in the table", l.name, e.to)
 			}
 		}
