@@ -25,7 +25,7 @@ type job struct {
 	budget     time.Duration // of one repetition
 	repeats    int           // repetitions, whose median counts
 	think      time.Duration // work between the calls
-	limit      time.Duration // after which the process is stopped
+	limit      time.Duration // whole seconds, after which the process ends itself
 	threads    int           // of the floors
 	separated  int           // 1: also with a barrier before each call
 }
@@ -43,7 +43,7 @@ func (j job) args() []string {
 		fmt.Sprintf("budget_us=%d", j.budget.Microseconds()),
 		fmt.Sprintf("repeats=%d", j.repeats),
 		fmt.Sprintf("think_ns=%d", j.think.Nanoseconds()),
-		fmt.Sprintf("limit_s=%d", int64((j.limit+time.Second-1)/time.Second)),
+		fmt.Sprintf("limit_s=%d", int64(j.limit.Seconds())),
 		fmt.Sprintf("threads=%d", j.threads),
 		fmt.Sprintf("separated=%d", j.separated),
 	}

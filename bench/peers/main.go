@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -50,7 +51,7 @@ func main() {
 		runtime.LockOSThread()
 		var o options
 		if o, err = parse(args); err == nil {
-			err = run(ctx, o)
+			err = run(ctx, o, os.Stdout)
 		}
 	}
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
@@ -144,8 +145,8 @@ func (o options) validate() error {
 	return nil
 }
 
-// run builds, measures and reports.
-func run(ctx context.Context, o options) (err error) {
+// run builds, measures and reports to w and the directory of the results.
+func run(ctx context.Context, o options, w io.Writer) (err error) {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return fmt.Errorf("directory of the results (-out): %w", err)
 	}
@@ -168,9 +169,11 @@ func run(ctx context.Context, o options) (err error) {
 		defer end()
 	}
 	m := newMeeting(o, parts)
-	m.notes = append(m.notes, notes...)
-	if err := m.measure(ctx); err != nil {
-		return err
+	for _, n := range notes {
+		m.notes.add(n, "")
 	}
-	return report{options: o, host: host, samples: m.samples, notes: m.notes}.write(os.Stdout)
+	if err := m.measure(ctx); err != nil {
+		return fmt.Errorf("interrupted, nothing was written: %w", err)
+	}
+	return report{options: o, host: host, samples: m.samples, notes: m.notes.lines()}.write(w)
 }

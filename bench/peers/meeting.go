@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kolo-ccl/kolo"
@@ -20,13 +21,23 @@ type meeting struct {
 	options
 	parts     []part
 	samples   samples
-	failures  map[string]int // by program, collective and number of ranks
-	notes     []string       // what could not be measured, and why
-	available int64          // bytes of memory
+	failures  map[turn]int
+	notes     notes // what could not be measured, and why
+	available int64 // bytes of memory
+}
+
+// turn is a program's turn in every round.
+type turn struct {
+	program    string
+	collective kolo.Collective
+	ranks      int
 }
 
 func newMeeting(o options, parts []part) *meeting {
-	return &meeting{options: o, parts: parts, samples: samples{}, failures: map[string]int{}, available: availableMemory()}
+	return &meeting{
+		options: o, parts: parts, samples: samples{}, failures: map[turn]int{},
+		notes: notes{places: map[string][]string{}}, available: availableMemory(),
+	}
 }
 
 // measure runs all rounds. Within a round the programs take turns at each collective and
@@ -41,7 +52,7 @@ func (m *meeting) measure(ctx context.Context) error {
 					continue
 				}
 				for _, i := range rng.Perm(len(m.parts)) {
-					if err := m.turn(ctx, round, m.parts[i], j); err != nil {
+					if err := m.take(ctx, round, m.parts[i], j); err != nil {
 						return err
 					}
 				}
@@ -55,14 +66,14 @@ func (m *meeting) measure(ctx context.Context) error {
 
 // job is the task for all programs: the sizes that fit the memory.
 func (m *meeting) job(c kolo.Collective, ranks int) (job, bool) {
-	j := job{collective: c, ranks: ranks, budget: m.budget, repeats: m.repeats, think: m.think, limit: m.limit, threads: m.threads}
+	j := job{collective: c, ranks: ranks, budget: m.budget, repeats: m.repeats, think: m.think, limit: (m.limit + 2*grace).Truncate(time.Second), threads: m.threads}
 	if m.separated && m.think == 0 {
 		j.separated = 1
 	}
 	for _, s := range m.sizes {
 		s = whole(c, ranks, s)
 		if need := 2*s*int64(ranks) + 256<<20; m.available > 0 && need > m.available/10*8 {
-			m.note(fmt.Sprintf("%s with %d ranks was left out: it needs %s of memory", sizeString(s), ranks, sizeString(need>>20<<20)))
+			m.notes.add("left out, as two buffers a rank do not fit the memory", fmt.Sprintf("%s on %d ranks", sizeString(s), ranks))
 			continue
 		}
 		if !slices.Contains(j.sizes, s) {
@@ -72,10 +83,10 @@ func (m *meeting) job(c kolo.Collective, ranks int) (job, bool) {
 	return j, len(j.sizes) > 0
 }
 
-// turn is one process. Its failure is noted; only the end of ctx is an error.
-func (m *meeting) turn(ctx context.Context, round int, p part, j job) error {
-	name := fmt.Sprintf("%s, %v, %d ranks", p.name, j.collective, j.ranks)
-	if m.failures[name] >= maxFailures {
+// take is one process. Its failure is noted; only the end of ctx is an error.
+func (m *meeting) take(ctx context.Context, round int, p part, j job) error {
+	t := turn{p.name, j.collective, j.ranks}
+	if m.failures[t] >= maxFailures {
 		return nil
 	}
 	out, err := runProcess(ctx, m.limit, p.command(j))
@@ -94,18 +105,38 @@ func (m *meeting) turn(ctx context.Context, round int, p part, j job) error {
 		problems = append(problems, err.Error())
 	}
 	for _, s := range problems {
-		m.note(name + ": " + s)
+		m.notes.add(p.name+": "+s, fmt.Sprintf("%v on %d ranks", j.collective, j.ranks))
 	}
 	if len(problems) > 0 {
-		m.failures[name]++
+		m.failures[t]++
 	}
 	return nil
 }
 
-// note keeps a remark, once.
-func (m *meeting) note(s string) {
-	if !slices.Contains(m.notes, s) {
-		m.notes = append(m.notes, s)
-		fmt.Fprintln(os.Stderr, "peers:", s)
+// notes are remarks, each once, with the places where it was made.
+type notes struct {
+	texts  []string // in the order in which they came
+	places map[string][]string
+}
+
+// add keeps a remark; an empty place is none.
+func (n *notes) add(text, place string) {
+	if !slices.Contains(n.texts, text) {
+		n.texts = append(n.texts, text)
+		fmt.Fprintln(os.Stderr, "peers:", text, place)
 	}
+	if place != "" && !slices.Contains(n.places[text], place) {
+		n.places[text] = append(n.places[text], place)
+	}
+}
+
+// lines are the remarks with their places.
+func (n *notes) lines() (list []string) {
+	for _, text := range n.texts {
+		if p := n.places[text]; len(p) > 0 {
+			text += " (" + strings.Join(p, ", ") + ")"
+		}
+		list = append(list, text)
+	}
+	return list
 }

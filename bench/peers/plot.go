@@ -43,7 +43,7 @@ var styles = map[string]style{
 
 // Layout, in pixels.
 const (
-	panelWidth, panelHeight = 380, 330
+	panelWidth, panelHeight = 440, 340
 	left, right             = 66, 14
 	top, bottom             = 104, 46
 )
@@ -64,8 +64,8 @@ func (a axes) y(us float64) float64 {
 
 // svg is the picture, or nothing if there is nothing to draw.
 func (p plot) svg() string {
-	a, sizes := p.axes()
-	if len(sizes) == 0 {
+	a := p.axes()
+	if a.highTime == a.lowTime {
 		return ""
 	}
 	width := len(p.panels)*(left+panelWidth+right) + right
@@ -80,7 +80,7 @@ func (p plot) svg() string {
 	p.legend(&s)
 	for i, panel := range p.panels {
 		fmt.Fprintf(&s, `<g transform="translate(%d %d)">`+"\n", left+i*(left+panelWidth+right), top)
-		a.frame(&s, sizes)
+		a.frame(&s, panel.sizes())
 		label(&s, panelWidth/2, -10, "middle", `font-weight="bold"`, panel.title)
 		for _, l := range slices.Backward(panel.lines) { // ours on top
 			a.draw(&s, l)
@@ -91,28 +91,38 @@ func (p plot) svg() string {
 	return s.String()
 }
 
-// axes hold all points; sizes are the different ones, sorted.
-func (p plot) axes() (a axes, sizes []int64) {
+// axes hold all points; they are empty if there are none.
+func (p plot) axes() (a axes) {
 	least, most := math.Inf(1), 0.0
+	var sizes []int64
 	for _, panel := range p.panels {
+		sizes = append(sizes, panel.sizes()...)
 		for _, l := range panel.lines {
 			for _, q := range l.points {
-				sizes = append(sizes, q.size)
 				least, most = min(least, q.least), max(most, q.most)
 			}
 		}
 	}
 	if len(sizes) == 0 {
-		return a, nil
+		return a
 	}
-	slices.Sort(sizes)
-	sizes = slices.Compact(sizes)
-	a.lowSize, a.highSize = math.Log2(float64(sizes[0]))-0.7, math.Log2(float64(sizes[len(sizes)-1]))+0.7
+	a.lowSize, a.highSize = math.Log2(float64(slices.Min(sizes)))-0.7, math.Log2(float64(slices.Max(sizes)))+0.7
 	a.lowTime, a.highTime = math.Floor(math.Log10(least)), math.Ceil(math.Log10(most))
 	if a.highTime == a.lowTime {
 		a.highTime++
 	}
-	return a, sizes
+	return a
+}
+
+// sizes are the different ones of a panel, sorted.
+func (p panel) sizes() (list []int64) {
+	for _, l := range p.lines {
+		for _, q := range l.points {
+			list = append(list, q.size)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
 }
 
 // frame draws the border, the grid and the labels of the axes.
@@ -129,8 +139,8 @@ func (a axes) frame(s *strings.Builder, sizes []int64) {
 	for _, size := range sizes {
 		x := a.x(size)
 		fmt.Fprintf(s, `<path d="M%.1f 0V%d" stroke="#eeeeee"/>`+"\n", x, panelHeight)
-		if x-last >= 46 { // room for the label
-			label(s, x, panelHeight+18, "middle", "", sizeString(size))
+		if x-last >= 34 { // room for the label
+			label(s, x, panelHeight+17, "middle", `font-size="10"`, sizeString(size))
 			last = x
 		}
 	}

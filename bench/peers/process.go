@@ -3,10 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -62,24 +62,25 @@ func runProcess(ctx context.Context, limit time.Duration, argv []string) (*bytes
 	case limited.Err() != nil:
 		return &out.Buffer, fmt.Errorf("stopped: not done within %v (-limit)", limit)
 	case err != nil:
-		return &out.Buffer, errors.Join(err, remarks(errs.String()))
+		return &out.Buffer, fmt.Errorf("%w%s", err, remarks(errs.String()))
 	}
 	return &out.Buffer, nil
 }
 
-// remarks are the first lines that a failed process has written, as an error.
-func remarks(text string) error {
-	const most = 4
-	var lines []string
-	for line := range strings.Lines(text) {
-		if line = strings.Trim(line, " \t\n-"); line != "" && len(lines) < most {
-			lines = append(lines, line)
-		}
+// maxRemarks is the most bytes of a failed process's messages that are passed on.
+const maxRemarks = 240
+
+// remarks are how a failed process's messages begin, on one line.
+func remarks(text string) string {
+	words := slices.DeleteFunc(strings.Fields(text), func(w string) bool { return strings.Trim(w, "-") == "" })
+	if len(words) == 0 {
+		return ""
 	}
-	if len(lines) == 0 {
-		return nil
+	line := strings.ToValidUTF8(strings.Join(words, " "), "?")
+	if len(line) > maxRemarks {
+		line = strings.ToValidUTF8(line[:maxRemarks], "") + "..."
 	}
-	return errors.New(strings.Join(lines, " | "))
+	return ": " + line
 }
 
 // startBusy takes the first core that this process may use away, until the returned
