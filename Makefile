@@ -3,6 +3,7 @@
 # make check      what a change must pass; continuous integration runs this and nothing else
 # make test-long  the tests that take minutes, too (build tag long)
 # make bench      every benchmark; PKG=./plan BENCH=Choose for some
+# make bench-peers  Kolo beside Open MPI, plain goroutines and what memory allows; PEERS=-quick
 # make lint fmt   the house rules; the source formatted
 
 SHELL := bash
@@ -33,6 +34,12 @@ test-long:
 
 bench:
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m $(PKG)
+
+# Results go to bench/out; go run ./bench/peers -help says what PEERS may hold.
+.PHONY: bench-peers
+PEERS ?=
+bench-peers:
+	$(GO) run ./bench/peers $(PEERS)
 
 lint:
 	$(call say,house rules)
