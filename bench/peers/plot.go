@@ -43,7 +43,7 @@ var styles = map[string]style{
 
 // Layout, in pixels.
 const (
-	panelWidth, panelHeight = 440, 340
+	panelWidth, panelHeight = 490, 360
 	left, right             = 66, 14
 	top, bottom             = 104, 46
 )
