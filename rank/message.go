@@ -70,6 +70,9 @@ func (a *rankActor) messageDone(t *ticket) {
 // lose ends the messages that wait for a rank that is gone, or all of a group that
 // has failed.
 func (a *rankActor) lose(m *lost) {
+	if len(a.messages) == 0 {
+		return
+	}
 	for r, c := range a.channels {
 		g := slices.Index(m.hub.ranks, r)
 		if g < 0 || m.rank != kolo.NoRank && kolo.Rank(g) != m.rank {
