@@ -16,6 +16,9 @@ type Kit struct {
 	// of the kit that does large jobs on goroutines of its own; Open may use another,
 	// which it closes by t.Cleanup.
 	Open func(t testing.TB, c channel.Config) channel.Driver
+	// ZeroCopy says that a View refers to the sender's own memory, and AllocFree that a
+	// small transfer allocates nothing. The kit checks that where it is said.
+	ZeroCopy, AllocFree bool
 	// Seed makes the random schedules; 0 means one that differs at each run. It is
 	// printed where a check fails.
 	Seed uint64
@@ -72,6 +75,7 @@ func checks() []check {
 		{"View", checkView},
 		{"ViewsOutOfOrder", checkViewsOutOfOrder},
 		{"ViewAfterClose", checkViewAfterClose},
+		{"Allocations", checkAllocations},
 		{"Mismatch", checkMismatch},
 		{"Abort", checkAbort},
 		{"AbortedMemory", checkAbortedMemory},

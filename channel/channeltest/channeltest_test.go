@@ -28,7 +28,7 @@ func TestBugsAreFound(t *testing.T) {
 		abortsAll: "Abort", abortsNobody: "Abort", ignoresSize: "Mismatch", ignoresType: "Mismatch",
 		oneHearsOfMismatch: "Mismatch", writesAfterAbort: "AbortedMemory", closesAllLinks: "CloseOneLink",
 		forgetsEndpoint: "CloseEndpoint", acceptsAfterClose: "Close", leaksGoroutine: "CloseUnused",
-		forgetsRelease: "ViewsOutOfOrder", receivesLate: "Large", besideShard: "CloseWhilePosting",
+		forgetsRelease: "ViewsOutOfOrder", receivesLate: "Large", besideShard: "Turns",
 	}
 	for b := lastFirst; b < bugs; b++ {
 		name, ok := found[b]

@@ -2,6 +2,7 @@ package channeltest
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math/rand/v2"
 	"reflect"
 	"runtime"
@@ -90,23 +91,26 @@ func (x *transfer) Complete(op *channel.Op) {
 }
 
 // lookForNesting complains if this completion runs inside another channel's turn:
-// then the driver completed it without the turn that it had.
+// then the driver completed it without the turn that it had. It must be in one.
 func (x *transfer) lookForNesting() {
 	handle := runtime.FuncForPC(reflect.ValueOf((*channel.Channel).Handle).Pointer()).Name()
+	post := runtime.FuncForPC(reflect.ValueOf((*channel.Channel).Post).Pointer()).Name()
 	pcs := make([]uintptr, 256)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(0, pcs)])
-	turns := 0
-	for {
-		f, more := frames.Next()
+	turns, refused := 0, false
+	for more := true; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
 		if f.Function == handle {
 			turns++
 		}
-		if !more {
-			break
-		}
+		refused = refused || f.Function == post
 	}
-	if turns > 1 {
+	switch {
+	case turns > 1:
 		x.at.w.t.Errorf("%v: a completion in Post without Post's turn: %d channels run inside each other", x.at.id, turns)
+	case turns == 0 && !refused:
+		x.at.w.t.Errorf("%v: a completion that its channel does not know of", x.at.id)
 	}
 }
 
@@ -180,9 +184,17 @@ func (w *world) flush(a, b kolo.Rank) {
 // fill writes bytes that differ for each stream and each index.
 func fill(b []byte, stream uint64) []byte {
 	x := stream*0x9e3779b97f4a7c15 + 0x632be59bd9b4e019
-	for i := range b {
+	for i := 0; i < len(b); i += 8 {
 		y := (x + uint64(i)) * 0xbf58476d1ce4e5b9
-		b[i] = byte(y>>56) ^ byte(y>>24)
+		y ^= y >> 31
+		if len(b)-i >= 8 {
+			binary.LittleEndian.PutUint64(b[i:], y)
+			continue
+		}
+		for k := i; k < len(b); k++ {
+			b[k] = byte(y)
+			y >>= 8
+		}
 	}
 	return b
 }

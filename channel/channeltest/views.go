@@ -39,11 +39,27 @@ func checkView(t testing.TB, k Kit) {
 			}
 			v.ok()
 			w.flush(0, 1)
+			if k.ZeroCopy && n > 0 && (!s.pending() || !refersTo(v, src)) {
+				t.Errorf("%s, %s: the view is a copy", order, sizeName(n))
+			}
 			look(t, order+", "+sizeName(n), v, s, src, uint64(i))
 			v.release()
 			s.ok()
 		}
 	}
+}
+
+// refersTo says whether the bytes of a View are those of src.
+func refersTo(v *transfer, src []byte) bool {
+	for _, m := range v.op.Mem {
+		if n := len(m.Host); n > 0 {
+			if &m.Host[0] != &src[0] {
+				return false
+			}
+			src = src[n:]
+		}
+	}
+	return len(src) == 0
 }
 
 // checkViewsOutOfOrder holds several views and releases them last first, with

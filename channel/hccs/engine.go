@@ -74,8 +74,6 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 	}
 	blocks := cut(j)
 	j.State.Left.Store(int64(blocks))
-	j.State.Side[0].Set(0, blocks/2)
-	j.State.Side[1].Set(blocks/2, blocks)
 	e.mu.Lock()
 	at := len(e.jobs)
 	for at > 0 && e.jobs[at-1].Priority < j.Priority {
@@ -85,8 +83,17 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 	copy(e.jobs[at+1:], e.jobs[at:])
 	e.jobs[at] = j
 	e.open.Store(int32(len(e.jobs)))
+	j.State.Side[0].Set(0, blocks/2) // from here on a helper of the job's last run may end this one
+	j.State.Side[1].Set(blocks/2, blocks)
 	e.mu.Unlock()
-	if int(e.lent.Load()) < e.procs-1 { // whoever starts a job and waits for it is one hand more
+	e.wake()
+}
+
+// wake wakes a worker, unless the lent goroutines keep the processors busy: whoever
+// starts a job and waits for it is one hand more. One of them at least must be here,
+// to wake a worker when it leaves.
+func (e *Engine) wake() {
+	if n := int(e.lent.Load()); n == 0 || n < e.procs-1 {
 		e.cond.Signal()
 	}
 }
@@ -214,11 +221,10 @@ func memories(to [][]byte, list []kolo.Memory, off, n int64) [][]byte {
 // Lend helps until done is set, or until there was nothing to do for a while. No
 // more goroutines than processors are taken at a time.
 func (e *Engine) Lend(done *atomic.Uint32) {
+	defer e.leave()
 	if e.lent.Add(1) > int32(e.procs) {
-		e.lent.Add(-1)
 		return
 	}
-	defer e.lent.Add(-1)
 	for i := 0; i < lendSpins && done.Load() == 0; i++ {
 		if e.open.Load() > 0 {
 			if j := e.pick(); j != nil {
@@ -233,14 +239,21 @@ func (e *Engine) Lend(done *atomic.Uint32) {
 	}
 }
 
+// leave ends a Lend. What it leaves undone, or was begun in reliance on it, goes to a
+// worker.
+func (e *Engine) leave() {
+	e.lent.Add(-1)
+	if e.open.Load() > 0 && e.pick() != nil {
+		e.cond.Signal()
+	}
+}
+
 // work is a worker.
 func (e *Engine) work() {
 	for {
 		j := e.pick()
 		if j != nil {
-			if int(e.lent.Load()) < e.procs-1 { // one wakes the next
-				e.cond.Signal()
-			}
+			e.wake() // one wakes the next
 			e.help(j)
 			continue
 		}

@@ -1,0 +1,452 @@
+package hccs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/internal/kernel"
+
+	"github.com/stretchr/testify/require"
+)
+
+// patience is how long a test waits for what should take no time.
+const patience = 30 * time.Second
+
+func newEngine(t testing.TB, workers int) *Engine {
+	e := NewEngine(workers)
+	t.Cleanup(func() { within(t, "Close", e.Close) })
+	return e
+}
+
+// within fails the test if f does not end.
+func within(t testing.TB, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	// ended by f
+	go func() {
+		defer close(done)
+		f()
+	}()
+	await(t, what, done)
+}
+
+func await(t testing.TB, what string, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatalf("%s does not end", what)
+	}
+}
+
+// noise makes n bytes of a seed.
+func noise(n int, seed uint64) []byte {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	b := make([]byte, n)
+	for i := 0; i+8 <= n; i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], rng.Uint64())
+	}
+	for i := n &^ 7; i < n; i++ {
+		b[i] = byte(rng.Uint32())
+	}
+	return b
+}
+
+// copyJob is a job that copies n bytes, and its buffers.
+type copyJob struct {
+	channel.Job
+	src, dst []byte
+	done     chan struct{}
+	turn     channel.Turn
+}
+
+func newCopy(n int, seed uint64, priority int) *copyJob {
+	j := &copyJob{src: noise(n, seed), dst: make([]byte, n), done: make(chan struct{}, 1)}
+	j.AddMove([]kolo.Memory{kolo.HostMemory(j.dst)}, []kolo.Memory{kolo.HostMemory(j.src)})
+	j.Priority = priority
+	j.Done = func(turn channel.Turn, err error) {
+		j.turn = turn
+		j.done <- struct{}{}
+	}
+	return j
+}
+
+func (j *copyJob) check(t testing.TB) {
+	t.Helper()
+	if string(j.dst) != string(j.src) {
+		t.Errorf("a copy of %d bytes differs", len(j.src))
+	}
+}
+
+func TestSmallJobIsDoneInStart(t *testing.T) {
+	e := newEngine(t, 1)
+	for _, n := range []int{0, 1, 1000, smallJob / 2} {
+		j := newCopy(n, 1, 0)
+		e.Start(nil, &j.Job)
+		require.Len(t, j.done, 1, "%d bytes", n)
+		j.check(t)
+	}
+}
+
+func TestLargeJobIsLeftToOthers(t *testing.T) {
+	e := newEngine(t, 2)
+	for _, n := range []int{smallJob/2 + 1, moveBlock*3 - 1, moveBlock * 4, 5<<20 + 3} {
+		j := newCopy(n, 2, 0)
+		e.Start(nil, &j.Job)
+		await(t, "a job", j.done)
+		require.Nil(t, j.turn)
+		j.check(t)
+	}
+}
+
+// A lone engine goroutine does a job that nobody waits in Lend for, on one
+// processor too.
+func TestJobRunsOnOneProcessor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	e := newEngine(t, 1)
+	j := newCopy(1<<20, 3, 0)
+	e.Start(nil, &j.Job)
+	await(t, "a job", j.done)
+	j.check(t)
+}
+
+func TestManyParts(t *testing.T) {
+	e := newEngine(t, 2)
+	rng := rand.New(rand.NewPCG(4, 4))
+	for _, parts := range []int{1, 2, 7, 300} {
+		var j channel.Job
+		var src, dst [][]byte
+		for i := range parts {
+			n := rng.IntN(20_000)
+			switch rng.IntN(4) {
+			case 0:
+				n = 0
+			case 1:
+				n = rng.IntN(8)
+			}
+			if i == 0 {
+				n = 200_000
+			}
+			p := j.Add()
+			src, dst = append(src, noise(n, uint64(i))), append(dst, make([]byte, n))
+			p.Src, p.Dst = append(p.Src, kolo.HostMemory(src[i])), append(p.Dst, kolo.HostMemory(dst[i]))
+		}
+		for range 2 { // an empty part at the end
+			p := j.Add()
+			p.Src, p.Dst = append(p.Src, kolo.HostMemory(nil)), append(p.Dst, kolo.HostMemory(nil))
+		}
+		done := make(chan struct{})
+		j.Done = func(channel.Turn, error) { close(done) }
+		e.Start(nil, &j)
+		await(t, "a job", done)
+		for i := range src {
+			if string(src[i]) != string(dst[i]) {
+				t.Errorf("part %d of %d, of %d bytes, differs", i, parts, len(src[i]))
+			}
+		}
+	}
+}
+
+// floats makes n float32 whose sum depends on the order.
+func floats(n int, seed uint64) (list []float32, raw []byte) {
+	rng := rand.New(rand.NewPCG(seed, 2))
+	for range n {
+		f := float32(math.Ldexp(rng.Float64()-0.5, rng.IntN(40)))
+		list = append(list, f)
+		b := math.Float32bits(f)
+		raw = append(raw, byte(b), byte(b>>8), byte(b>>16), byte(b>>24))
+	}
+	return list, raw
+}
+
+// Sources are folded left to right whatever their number, and stored to every
+// destination, one of which is a source.
+func TestFoldInOrder(t *testing.T) {
+	e := newEngine(t, 2)
+	for _, k := range []int{1, 2, 3, 8, 9, 40} {
+		for _, n := range []int{1, 1000, 50_001} {
+			var j channel.Job
+			j.Op = kernel.OpOf(kolo.Float32, kolo.Sum, k)
+			p := j.Add()
+			var lists [][]float32
+			for i := range k {
+				list, raw := floats(n, uint64(100*k+i))
+				lists = append(lists, list)
+				p.Src = append(p.Src, kolo.HostMemory(raw))
+			}
+			p.Dst = append(p.Dst, p.Src[k-1], kolo.HostMemory(make([]byte, 4*n)))
+			dst := p.Dst
+			done := make(chan struct{})
+			j.Done = func(channel.Turn, error) { close(done) }
+			e.Start(nil, &j)
+			await(t, "a fold", done)
+			for i := range n {
+				want := lists[0][i]
+				for _, l := range lists[1:] {
+					want += l[i]
+				}
+				for d, m := range dst {
+					b := m.Host[4*i:]
+					got := math.Float32frombits(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24)
+					if math.Float32bits(got) != math.Float32bits(want) {
+						t.Fatalf("%d sources, destination %d, element %d of %d: %v, want %v", k, d, i, n, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// busy makes an engine whose only worker is stuck in the Done of a job until free
+// is closed.
+func busy(t *testing.T) (e *Engine, free chan struct{}) {
+	e = newEngine(t, 1)
+	free = make(chan struct{})
+	j := newCopy(1<<20, 5, 100)
+	stuck := make(chan struct{})
+	j.Done = func(channel.Turn, error) {
+		close(stuck)
+		<-free
+	}
+	e.Start(nil, &j.Job)
+	await(t, "the first job", stuck)
+	return e, free
+}
+
+func TestUrgentJobOvertakesOneThatRuns(t *testing.T) {
+	e, free := busy(t)
+	var mu sync.Mutex
+	var order []string
+	var jobs []*copyJob
+	start := func(name string, n, priority int) *copyJob {
+		j := newCopy(n, uint64(n), priority)
+		tell := j.Done
+		j.Done = func(turn channel.Turn, err error) {
+			mu.Lock()
+			order = append(order, name)
+			mu.Unlock()
+			tell(turn, err)
+		}
+		e.Start(nil, &j.Job)
+		jobs = append(jobs, j)
+		return j
+	}
+	low := start("low", 64*takeBlocks*moveBlock, 0)
+	e.help(&low.Job) // it runs: some of its blocks are done
+	require.Less(t, low.State.Left.Load(), int64(64*takeBlocks))
+	start("usual", 4*moveBlock, 1)
+	start("urgent", 8*takeBlocks*moveBlock, 2)
+	start("usual too", 4*moveBlock, 1)
+	start("least", 4*moveBlock, -1)
+	close(free)
+	for _, j := range jobs {
+		await(t, "a job", j.done)
+		j.check(t)
+	}
+	require.Equal(t, []string{"urgent", "usual", "usual too", "low", "least"}, order)
+}
+
+func TestLendHelpsAndReturns(t *testing.T) {
+	e, free := busy(t)
+	j := newCopy(4<<20, 6, 0)
+	var done atomic.Uint32
+	var by int // the stack depth says nothing; the worker is stuck, so it is this goroutine
+	j.Done = func(channel.Turn, error) {
+		by++
+		done.Store(1)
+	}
+	e.Start(nil, &j.Job)
+	for done.Load() == 0 {
+		e.Lend(&done)
+	}
+	require.Equal(t, 1, by)
+	j.check(t)
+	done.Store(0)
+	within(t, "Lend with nothing to do", func() { e.Lend(&done) })
+	close(free)
+}
+
+func TestLendTakesNoMoreThanProcessors(t *testing.T) {
+	e := newEngine(t, 1)
+	var never atomic.Uint32
+	e.lent.Store(int32(e.procs))
+	within(t, "one Lend too many", func() { e.Lend(&never) })
+	require.Equal(t, int32(e.procs), e.lent.Load())
+	e.lent.Store(0)
+}
+
+// A goroutine that is on its way out of Lend counts as a helper and is none.
+func TestJobStartedWhileLendersLeave(t *testing.T) {
+	e := newEngine(t, 1)
+	var over atomic.Bool
+	var lenders sync.WaitGroup
+	defer lenders.Wait()
+	defer over.Store(true)
+	for range 2 * e.procs {
+		// ended by over
+		lenders.Go(func() {
+			var done atomic.Uint32
+			done.Store(1)
+			for !over.Load() {
+				e.Lend(&done)
+			}
+		})
+	}
+	j := newCopy(smallJob, 7, 0)
+	for range 1000 {
+		e.Start(nil, &j.Job)
+		await(t, "a job", j.done)
+	}
+}
+
+func TestCloseWaitsForJobs(t *testing.T) {
+	for range 20 {
+		e := NewEngine(2)
+		var jobs []*copyJob
+		for i := range 8 {
+			j := newCopy(300_000, uint64(i), i%3)
+			e.Start(nil, &j.Job)
+			jobs = append(jobs, j)
+		}
+		within(t, "Close", e.Close)
+		for _, j := range jobs {
+			require.Len(t, j.done, 1)
+			j.check(t)
+		}
+		within(t, "Close", e.Close)
+	}
+}
+
+// Jobs of all sizes are started again from their own Done, while others help: a
+// helper that was about to take a block of the last run must do no harm to the next.
+func TestRecycledJobs(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	e := newEngine(t, 4)
+	var wg sync.WaitGroup
+	var over atomic.Uint32
+	for range 4 {
+		// ended by over
+		wg.Go(func() {
+			for over.Load() == 0 {
+				e.Lend(&over)
+			}
+		})
+	}
+	var starters sync.WaitGroup
+	for g := range uint64(4) {
+		// ended by its count
+		starters.Go(func() { recycle(t, e, rand.New(rand.NewPCG(seed, g)), 200) })
+	}
+	within(t, "the jobs", starters.Wait)
+	over.Store(1)
+	wg.Wait()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	require.Empty(t, e.jobs, "a job that has ended is still listed")
+}
+
+// recycle starts one job again and again with other parts.
+func recycle(t *testing.T, e *Engine, rng *rand.Rand, rounds int) {
+	src, dst := noise(1<<20, rng.Uint64()), make([]byte, 1<<20)
+	done := make(chan struct{}, 2)
+	j := &channel.Job{Done: func(channel.Turn, error) { done <- struct{}{} }}
+	for range rounds {
+		j.Reset()
+		j.Priority = rng.IntN(3)
+		off, n := rng.IntN(1000), 1+rng.IntN(300_000)
+		if rng.IntN(2) == 0 {
+			n = smallJob/2 + 1 + rng.IntN(moveBlock) // few blocks
+		}
+		for at := 0; at < n; {
+			p := j.Add()
+			k := min(n-at, 1+rng.IntN(n))
+			p.Src = append(p.Src, kolo.HostMemory(src[off+at:off+at+k]))
+			p.Dst = append(p.Dst, kolo.HostMemory(dst[at:at+k]))
+			at += k
+		}
+		clear(dst[:n])
+		e.Start(nil, j)
+		<-done
+		if string(dst[:n]) != string(src[off:off+n]) {
+			t.Errorf("a copy of %d bytes in %d parts differs", n, len(j.Parts))
+		}
+		if len(done) > 0 {
+			t.Errorf("a job has ended twice")
+		}
+	}
+}
+
+// A helper that found the last run of a job takes blocks of the next as soon as they
+// are open, and may end it: it must be listed by then, or it would be listed for ever.
+func TestNoBlockIsOpenBeforeTheJobIsListed(t *testing.T) {
+	e, free := busy(t)
+	j := newCopy(smallJob, 8, 0)
+	e.mu.Lock()
+	begun, started := make(chan struct{}), make(chan struct{})
+	// ended by the unlock below
+	go func() {
+		close(begun)
+		e.Start(nil, &j.Job)
+		close(started)
+	}()
+	<-begun
+	for i := 0; i < 10_000; i++ {
+		if j.State.Side[0].Open() || j.State.Side[1].Open() {
+			t.Error("a block may be taken of a job that is not listed")
+			break
+		}
+		runtime.Gosched()
+	}
+	e.mu.Unlock()
+	await(t, "Start", started)
+	close(free)
+	await(t, "a job", j.done)
+}
+
+func BenchmarkEngine(b *testing.B) {
+	for _, n := range []int{4 << 10, 64 << 10, 1 << 20, 16 << 20} {
+		for _, k := range []int{1, 2, 8} {
+			name := fmt.Sprintf("copy/bytes=%d", n)
+			if k > 1 {
+				name = fmt.Sprintf("fold/sources=%d/bytes=%d", k, n)
+			}
+			b.Run(name, func(b *testing.B) { benchmarkJob(b, k, n) })
+		}
+	}
+}
+
+// benchmarkJob folds k sources of n bytes; the goroutine that started the job helps.
+func benchmarkJob(b *testing.B, k, n int) {
+	e := newEngine(b, 0)
+	var done atomic.Uint32
+	ended := make(chan struct{}, 1)
+	j := channel.Job{Op: kernel.OpOf(kolo.Float32, kolo.Sum, k), Done: func(channel.Turn, error) {
+		done.Store(1)
+		ended <- struct{}{}
+	}}
+	p := j.Add()
+	for i := range k {
+		_, raw := floats(n/4, uint64(i))
+		p.Src = append(p.Src, kolo.HostMemory(raw))
+	}
+	p.Dst = append(p.Dst, kolo.HostMemory(make([]byte, n)))
+	b.SetBytes(int64(n * k))
+	b.ReportAllocs()
+	for b.Loop() {
+		done.Store(0)
+		e.Start(nil, &j)
+		e.Lend(&done)
+		<-ended
+	}
+}
