@@ -38,8 +38,8 @@ const (
 // layers is the import table, lowest first: a package imports what stands above it
 // here, and nothing else of the module. The first row whose name matches counts.
 //
-// The tests of a package may import what the package may, and besides every kit,
-// every driver, and internal/golden.
+// The tests of a package may import all that the package may reach through others,
+// and besides every kit, every driver, and internal/golden.
 var layers = []*layer{
 	{name: root, is: pure},
 	{name: "internal/lint", is: private},
@@ -200,7 +200,17 @@ func mayImport(dir, to string) bool {
 // testMayImport says what tests of package dir may import besides.
 func testMayImport(dir, to string) bool {
 	l := layerOf(to)
-	return to == dir || mayImport(dir, to) || l != nil && l.is&kit != 0 || isDriver(to)
+	return to == dir || reaches(dir, to) || l != nil && l.is&kit != 0 || isDriver(to)
+}
+
+// reaches says whether package dir may import package to, or one that reaches it.
+// The table goes one way, so this ends.
+func reaches(dir, to string) bool {
+	if mayImport(dir, to) {
+		return true
+	}
+	l := layerOf(dir)
+	return l != nil && slices.ContainsFunc(l.imports, func(e edge) bool { return e.to != l.name && reaches(e.to, to) })
 }
 
 // isDriver says whether the package is a driver of a channel or a device.

@@ -82,7 +82,8 @@ func importCases() []ruleCase {
 		{"imports go down", "module of its own", sources{"extra/go.mod": "module m", "extra/a.go": "package extra"}, nil},
 		{"imports go down", "tests use kits and drivers, but go not up", sources{
 			"rank/a_test.go": "package rank_test\nimport (\n_ " + self + "/channel/tcp\"\n" + self + "/rank/ranktest\"\n" + self + "/cluster\"\n)",
-		}, []string{"rank/a_test.go:5"}},
+			"channel/tcp/a_test.go": "package tcp\nimport (\n_ " + self + "/actor\"\n" + self + "/plan\"\n)",
+		}, []string{"channel/tcp/a_test.go:4", "rank/a_test.go:5"}},
 		{"imports go down", "programs see what users see", sources{
 			"cmd/kolo/main.go": "package main\nimport (\n" + self + "/rank\"\n" + self + "/internal/kernel\"\n)",
 		}, []string{"cmd/kolo/main.go:4"}},
