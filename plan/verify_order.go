@@ -27,19 +27,7 @@ type event = int32
 // schedule finds the least number of credits with which all steps can run, and an
 // order of their events.
 func (c *choreography) schedule() (order []event, credits int, err error) {
-	c.after = make([]*Successors, len(c.programs))
-	made := map[*Step]*Successors{}
-	for r, p := range c.programs {
-		if len(p.Steps) == 0 {
-			c.after[r] = NewSuccessors(p)
-			continue
-		}
-		key := &p.Steps[0]
-		if made[key] == nil {
-			made[key] = NewSuccessors(p)
-		}
-		c.after[r] = made[key]
-	}
+	c.reverse()
 	if order, ok := newPlay(c, 0).run(); ok {
 		return order, 0, nil
 	}
@@ -63,6 +51,23 @@ func (c *choreography) schedule() (order []event, credits int, err error) {
 	}
 	order, _ = newPlay(c, high).run()
 	return order, high, nil
+}
+
+// reverse makes the Successors of each rank, once for Programs that share their steps.
+func (c *choreography) reverse() {
+	c.after = make([]*Successors, len(c.programs))
+	made := map[*Step]*Successors{}
+	for r, p := range c.programs {
+		if len(p.Steps) == 0 {
+			c.after[r] = NewSuccessors(p)
+			continue
+		}
+		key := &p.Steps[0]
+		if made[key] == nil {
+			made[key] = NewSuccessors(p)
+		}
+		c.after[r] = made[key]
+	}
 }
 
 // play runs all steps once.
