@@ -1,0 +1,179 @@
+package perf
+
+import (
+	"context"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/plan"
+	"github.com/kolo-ccl/kolo/rank"
+)
+
+// session is a run: what the ranks share. Each rank writes its place in times and
+// mistakes; the root reads all of them between two barriers.
+type session struct {
+	*Config
+	counts   []int64
+	pattern  *pattern
+	times    []time.Duration
+	mistakes []Mistake
+}
+
+// worker is one rank of a session.
+type worker struct {
+	*session
+	group  *rank.Group
+	me     int
+	memory []byte
+}
+
+// gap is what lies before the output if it is not in place: inputs and outputs keep
+// to multiples of it.
+const gap = 64
+
+// work is one rank's part of the session.
+func (s *session) work(ctx context.Context, w *rank.World) error {
+	k := &worker{session: s, group: w.Group(), me: int(w.Rank())}
+	words := (s.most(k.me, s.counts) + 7) / 8
+	k.memory = rank.Of(make([]uint64, words)).Memory.Host // aligned for every element type
+	for {
+		for _, count := range s.counts {
+			for _, p := range s.Placements {
+				if err := k.try(ctx, newTrial(s.Config, p, count)); err != nil {
+					return err
+				}
+			}
+		}
+		if !s.Repeat {
+			return nil
+		}
+	}
+}
+
+// try does one trial: warm up, time, check, report.
+func (k *worker) try(ctx context.Context, t *trial) error {
+	l := t.lay(k.me)
+	in, out := k.place(t, &l)
+	r := t.request(k.Config, &l, in, out)
+	reports := k.me == int(k.Root)
+	row := Row{Size: t.count * int64(k.DType.Size()), Count: t.perCall(), Placement: t.placement}
+	if reports && k.Begin != nil {
+		k.Begin(row)
+	}
+	k.load(in, out)
+	if err := k.repeat(ctx, r, k.Warmup); err != nil {
+		return err
+	}
+	if err := rank.Barrier(ctx, k.group); err != nil {
+		return err
+	}
+	start := k.Now()
+	if err := k.repeat(ctx, r, k.Iterations); err != nil {
+		return err
+	}
+	k.times[k.me] = k.Now().Sub(start)
+	row.Checked = k.Check && k.pattern.exact
+	if row.Checked {
+		k.load(in, out)
+		if err := rank.Do(ctx, k.group, r); err != nil {
+			return err
+		}
+		if k.Tamper != nil {
+			k.Tamper(kolo.Rank(k.me), out)
+		}
+		k.mistakes[k.me] = k.examine(&l, out)
+	}
+	if err := rank.Barrier(ctx, k.group); err != nil {
+		return err
+	}
+	if !reports {
+		return nil
+	}
+	return k.report(t, &l, row)
+}
+
+// place is the rank's input and output.
+func (k *worker) place(t *trial, l *layout) (in, out []byte) {
+	size := int64(k.DType.Size())
+	cut := func(from, n int64) []byte { return k.memory[from : from+n*size : from+n*size] }
+	if t.placement == InPlace {
+		return cut(l.inAt*size, l.in), cut(l.outAt*size, l.out)
+	}
+	return cut(0, l.in), cut((l.in*size+gap-1)/gap*gap, l.out)
+}
+
+// load writes what must be overwritten to the output, and the rank's values to the
+// input, which may be a part of it.
+func (k *worker) load(in, out []byte) {
+	for i := range out {
+		out[i] = 0xa5
+	}
+	k.pattern.fill(in, k.me, 0)
+}
+
+func (k *worker) repeat(ctx context.Context, r rank.Request, n int) error {
+	for range n {
+		if err := rank.Do(ctx, k.group, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// examine compares all of the output.
+func (k *worker) examine(l *layout, out []byte) Mistake {
+	size := int64(k.DType.Size())
+	m := Mistake{Rank: kolo.Rank(k.me), Of: l.out}
+	at := int64(0)
+	for _, s := range l.want {
+		got := out[at*size : (at+s.count)*size]
+		if wrong, first, want := k.pattern.compare(got, s.rank, s.from); wrong > 0 {
+			if m.Wrong == 0 {
+				m.Index = at + first
+				m.Got, m.Want = text(k.DType, get(got, k.DType, int(first))), text(k.DType, want)
+			}
+			m.Wrong += wrong
+		}
+		at += s.count
+	}
+	return m
+}
+
+// report makes the row of what all ranks have noted.
+func (k *worker) report(t *trial, l *layout, row Row) error {
+	slowest := time.Duration(0)
+	for _, d := range k.times {
+		slowest = max(slowest, d)
+	}
+	row.Time = float64(slowest.Nanoseconds()) / 1000 / float64(k.Iterations)
+	row.AlgBW = float64(row.Size) / max(row.Time, 1e-3) / 1000
+	row.BusBW = row.AlgBW * k.Operator.busFactor(k.Ranks)
+	if row.Checked {
+		for _, m := range k.mistakes {
+			if m.Wrong > 0 {
+				row.Mistakes = append(row.Mistakes, m)
+			}
+		}
+	}
+	var err error
+	if row.Choice, err = k.choice(t, l); err != nil {
+		return err
+	}
+	return k.Row(row)
+}
+
+// choice is how the group does the trial's call. The medium cannot exchange blocks
+// in place; the cheapest algorithm that can does it.
+func (k *worker) choice(t *trial, l *layout) (plan.Choice, error) {
+	ch, err := k.group.Explain(t.call(k.Config, l))
+	if err != nil || ch.Algorithm != "fabric" || t.placement == OutOfPlace || t.operator.Collective != kolo.AllToAll {
+		return ch, err
+	}
+	for _, row := range ch.Rows {
+		if row.Serves && row.Name != ch.Algorithm {
+			ch.Algorithm, ch.Cost, ch.Why = row.Name, row.Cost, "in place, which fabric cannot"
+			break
+		}
+	}
+	return ch, nil
+}
