@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/kolo-ccl/kolo/cmd/kolo/internal/perf"
+	"github.com/kolo-ccl/kolo/cmd/kolo/internal/report"
+)
+
+// fits says whether the host has the memory for a test, where it tells.
+func (a *app) fits(c *perf.Config) error {
+	need, err := c.Memory()
+	if err != nil {
+		return err
+	}
+	if have, ok := availableMemory(); ok && need > have {
+		return fmt.Errorf("%d ranks of %s need %s of memory and the host has %s; take a smaller -e, fewer ranks, or --inplace in",
+			c.Ranks, c.Operator.Name, mebibytes(need), mebibytes(have))
+	}
+	return nil
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%d MiB", (n+1<<20-1)>>20) }
+
+// availableMemory is what Linux says can be had without swapping.
+func availableMemory() (int64, bool) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, false // another system: it will say so itself
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == "MemAvailable:" {
+			n, err := strconv.ParseInt(f[1], 10, 64)
+			return n << 10, err == nil
+		}
+	}
+	return 0, false
+}
+
+// devices lists where the ranks run.
+func devices(ranks int) []report.Device {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	list := make([]report.Device, ranks)
+	for r := range list {
+		list[r] = report.Device{Rank: r, PID: os.Getpid(), Host: host, Device: r, Info: device()}
+	}
+	return list
+}
+
+// arguments are the command and the flags that were given.
+func (a *app) arguments(f *testFlags, c *perf.Config) []string {
+	list := []string{"kolo", "test", c.Operator.Name}
+	f.set.Visit(func(flag *pflag.Flag) {
+		list = append(list, "--"+flag.Name+"="+flag.Value.String())
+	})
+	return list
+}
+
+// environment is what a test looks at, and what the Go runtime does.
+func (a *app) environment() []string {
+	list := []string{}
+	for _, name := range []string{"HCCL_ALGO", "HCCL_EXEC_TIMEOUT", "HCCL_DETERMINISTIC", "GOMAXPROCS", "GOGC", "GODEBUG"} {
+		if v := a.getenv(name); v != "" {
+			list = append(list, name+"="+v)
+		}
+	}
+	return list
+}
+
+// algorithmName is the algorithm that was asked for.
+func algorithmName(c *perf.Config) string {
+	if c.Rank.Algorithm != "" {
+		return c.Rank.Algorithm
+	}
+	return "chosen by cost"
+}

@@ -1,0 +1,3 @@
+// Package chart draws figures over sizes: bus bandwidth and time, on logarithmic
+// axes, as PNG or SVG.
+package chart

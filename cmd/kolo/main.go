@@ -1,0 +1,32 @@
+// Command kolo measures, checks and explains collectives.
+//
+//	kolo test all_reduce -p 8 -b 8 -e 64M -f 2 -d fp32 -o sum -c 1
+//
+// It ends with 0 if all went well, with 1 if a run or a check has failed, and with 2
+// if the command line was wrong.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	a := &app{
+		out: os.Stdout, err: os.Stderr, terminal: isTerminal(os.Stderr),
+		getenv: os.Getenv, now: time.Now,
+	}
+	code := a.run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// isTerminal says whether the file is a device that shows characters.
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+}
