@@ -89,6 +89,12 @@ var layers = []*layer{
 		{"actor", "the device actor"},
 		{"npu", "what every device driver must do"},
 	}},
+	{name: "npu/sim", goes: []string{"*"}, imports: []edge{
+		{root, "memory and errors"},
+		{"npu", "the driver interface and registry"},
+		{"internal/kernel", "a simulated device computes on the host"},
+		{"channel", "a cluster of simulated devices is the Engine that moves their memory, in simulated time"},
+	}},
 	{name: "npu/*", is: raw, goes: []string{"*"}, imports: []edge{
 		{root, "memory and errors"},
 		{"npu", "the driver interface and registry"},
@@ -158,6 +164,9 @@ var outside = []struct {
 	{"google.golang.org/grpc", []string{"cluster"}, "rendezvous and membership between hosts"},
 	{"google.golang.org/protobuf", []string{"cluster"}, "its messages"},
 	{"golang.org/x/sys", []string{"channel/*", "npu/*"}, "system calls that package syscall lacks"},
+	{"github.com/spf13/cobra", []string{"cmd/*"}, "a command with commands, flags and help"},
+	{"github.com/spf13/pflag", []string{"cmd/*"}, "cobra's flags"},
+	{"gonum.org/v1/plot", []string{"cmd/*/internal/*"}, "pictures of measurements"},
 	{"github.com/stretchr/testify", []string{"tests"}, "require"},
 	{"go.uber.org/goleak", []string{"tests"}, "no goroutine is left behind"},
 }

@@ -81,7 +81,7 @@ func importCases() []ruleCase {
 		{"imports go down", "package without a row", sources{"extra/a.go": "package extra"}, []string{"extra/a.go:1"}},
 		{"imports go down", "module of its own", sources{"extra/go.mod": "module m", "extra/a.go": "package extra"}, nil},
 		{"imports go down", "tests use kits and drivers, but go not up", sources{
-			"rank/a_test.go": "package rank_test\nimport (\n_ " + self + "/channel/tcp\"\n" + self + "/rank/ranktest\"\n" + self + "/cluster\"\n)",
+			"rank/a_test.go":        "package rank_test\nimport (\n_ " + self + "/channel/tcp\"\n" + self + "/rank/ranktest\"\n" + self + "/cluster\"\n)",
 			"channel/tcp/a_test.go": "package tcp\nimport (\n_ " + self + "/actor\"\n" + self + "/plan\"\n)",
 		}, []string{"channel/tcp/a_test.go:4", "rank/a_test.go:5"}},
 		{"imports go down", "programs see what users see", sources{
