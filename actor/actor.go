@@ -1,6 +1,7 @@
 package actor
 
 import (
+	"cmp"
 	"fmt"
 	"runtime/debug"
 	"sync/atomic"
@@ -56,6 +57,9 @@ type Props struct {
 	// a *PanicError, or nil when it was stopped. It runs on the actor's shard and
 	// must not block. If it panics, System.Close reports that.
 	OnExit func(error)
+	// Dropped is called, on the actor's shard, for each message that Tell took but that
+	// was not handled because the actor had failed by then, with why. It must not block.
+	Dropped func(m any, err error)
 }
 
 // Spawn starts an actor on a shard.
@@ -211,6 +215,9 @@ func (c *cell) run(m any) {
 	}
 	c.waiting.Add(-1)
 	if c.dead.Load() {
+		if c.props.Dropped != nil {
+			c.props.Dropped(m, cmp.Or(c.err, kolo.ErrClosed))
+		}
 		return
 	}
 	c.current = m
