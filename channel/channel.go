@@ -2,6 +2,8 @@ package channel
 
 import (
 	"fmt"
+	"runtime/debug"
+	"sync/atomic"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/actor"
@@ -17,6 +19,8 @@ type Channel struct {
 	self    actor.Ref[message]
 	open    int // ops posted and not completed, those in the mailbox included
 	closing bool
+	lost    error       // the driver has panicked; the channel takes no op any more
+	broken  atomic.Bool // lost is set
 	posts   int64
 	bytes   int64
 }
@@ -40,11 +44,18 @@ type abort struct {
 
 type hangUp struct{ cause error }
 
-// Spawn starts the actor of a Conn on a rank's shard. onExit is called if it ends
-// by a panic of the driver.
+// Spawn starts the actor of a Conn on a rank's shard. A panic of the driver breaks
+// the channel: all its ops end with that. A panic in a Sink ends the actor, of which
+// onExit hears; what was posted may then never complete.
 func Spawn(s *actor.Shard, name string, peer kolo.Rank, conn Conn, onExit func(error)) (*Channel, error) {
 	c := &Channel{Peer: peer, shard: s, conn: conn}
-	ref, err := actor.Spawn[message](s, actor.Props{Name: name, Limit: maxWaiting, OnExit: onExit}, c)
+	exit := func(err error) {
+		if err != nil {
+			c.hangUp(err)
+		}
+		onExit(err)
+	}
+	ref, err := actor.Spawn[message](s, actor.Props{Name: name, Limit: maxWaiting, OnExit: exit, Dropped: c.dropped}, c)
 	if err != nil {
 		return nil, fmt.Errorf("channel to %v: %w", peer, err)
 	}
@@ -66,7 +77,10 @@ func (c *Channel) Post(op *Op) {
 
 // Release gives back the memory of a completed View op. It may be called after
 // Close.
-func (c *Channel) Release(op *Op) { c.conn.Release(c.shard, op) }
+func (c *Channel) Release(op *Op) {
+	defer c.survive()
+	c.conn.Release(c.shard, op)
+}
 
 // Abort completes what is left of a group's ops with cause.
 func (c *Channel) Abort(group uint64, cause error) {
@@ -91,9 +105,57 @@ func (c *Channel) refuse(op *Op, err error) {
 	op.Sink.Complete(op)
 }
 
+// dropped ends an op that the actor took and did not live to handle.
+func (c *Channel) dropped(m any, err error) {
+	if op, ok := m.(*Op); ok {
+		c.refuse(op, err)
+	}
+}
+
+// survive is deferred around calls of the driver. A panic in one breaks the
+// channel: what the driver has taken is asked back by Close.
+func (c *Channel) survive() {
+	v := recover()
+	if v == nil || c.lost != nil {
+		return
+	}
+	c.lost = &actor.PanicError{Actor: fmt.Sprintf("driver of the channel to %v", c.Peer), Value: v, Stack: debug.Stack()}
+	c.broken.Store(true)
+	c.hangUp(c.lost)
+}
+
+// post hands op to the driver. If that panics and does not give op back at Close, op
+// ends here.
+func (c *Channel) post(op *Op) {
+	if c.lost == nil {
+		c.start(op)
+	}
+	if c.lost != nil && op.state == opPosted {
+		op.Complete(c.shard, c.lost)
+	}
+}
+
+func (c *Channel) start(op *Op) {
+	defer c.survive()
+	c.conn.Post(c.shard, op)
+}
+
+func (c *Channel) abort(m *abort) {
+	defer c.survive()
+	c.conn.Abort(c.shard, m.group, m.cause)
+}
+
+func (c *Channel) hangUp(cause error) {
+	defer c.survive()
+	c.conn.Close(c.shard, cause)
+}
+
 // completed is called by the driver through Op.Complete, in any turn.
 func (c *Channel) completed(t Turn, op *Op) {
 	if op.state != opPosted {
+		if c.broken.Load() {
+			return // ended by post
+		}
 		panic(fmt.Sprintf("channel: a %v with %v completed twice", op.Kind, c.Peer))
 	}
 	op.state = opDone
@@ -115,13 +177,13 @@ func (c *Channel) Handle(m message) error {
 		}
 		c.posts++
 		c.bytes += m.Size
-		c.conn.Post(c.shard, m)
+		c.post(m)
 	case *abort:
-		c.conn.Abort(c.shard, m.group, m.cause)
+		c.abort(m)
 	case *hangUp:
 		if !c.closing {
 			c.closing = true
-			c.conn.Close(c.shard, m.cause)
+			c.hangUp(m.cause)
 		}
 		c.endIfIdle()
 	default:

@@ -182,7 +182,7 @@ func (c *conn) Abort(t channel.Turn, group uint64, cause error) {
 // Close ends both wires: the peer's ops that wait for this rank have lost it. This
 // rank's own come first, for where it is its own peer.
 func (c *conn) Close(t channel.Turn, cause error) {
-	gone := fmt.Errorf("%w: %v has closed the link to %v", kolo.ErrLost, c.me, c.peer)
+	gone := fmt.Errorf("%w: %v has closed the link to %v: %w", kolo.ErrLost, c.me, c.peer, cause)
 	c.out.drop(t, cause, gone, sends, every)
 	c.in.drop(t, cause, gone, recvs, every)
 	c.out.drop(t, gone, gone, recvs, every)
