@@ -2,6 +2,7 @@ package rank
 
 import (
 	"fmt"
+	"runtime/debug"
 	"slices"
 
 	"github.com/kolo-ccl/kolo"
@@ -63,7 +64,7 @@ func newRankActor(p *process, r kolo.Rank) (*rankActor, error) {
 		return nil, fmt.Errorf("open endpoint of %v: %w", r, err)
 	}
 	a.endpoint = e
-	a.self, err = actor.Spawn[message](a.shard, actor.Props{Name: r.String(), Limit: 1 << 24, OnExit: a.exited}, a)
+	a.self, err = actor.Spawn[message](a.shard, actor.Props{Name: r.String(), Limit: 1 << 24, OnExit: a.exited, Dropped: a.dropped}, a)
 	if err != nil {
 		return nil, err
 	}
@@ -84,20 +85,37 @@ func (a *rankActor) refuse(from *actor.Shard, m message, err error) {
 		m.err = err
 		m.hub.tell(from, m)
 	case *ticket:
-		m.resolve(m.failure(err))
+		m.resolve(m.dress(err))
 	case *quit:
+		a.endpoint.Close()
 		close(m.done)
 	}
 }
 
-// exited fails every group of the rank if the actor has ended by a panic.
+// dropped answers a message that the actor took and did not live to handle.
+func (a *rankActor) dropped(m any, err error) { a.refuse(a.shard, m.(message), err) }
+
+// exited fails every group of the rank if the actor, or one of its channels, has
+// ended by a panic. What it was doing will not end by itself any more: messages are
+// resolved here, and the hubs are told not to wait for its runs.
 func (a *rankActor) exited(err error) {
 	if err == nil {
 		return
 	}
+	if a.closed == nil {
+		a.closed = err
+	}
+	for _, c := range a.channels {
+		c.Close(err)
+	}
+	list := a.messages
+	a.messages = nil
+	for _, t := range list {
+		t.resolve(t.dress(err))
+	}
 	for _, h := range a.p.allHubs() {
-		if slices.Contains(h.ranks, a.rank) {
-			h.tell(a.shard, &failure{err: err})
+		if r := slices.Index(h.ranks, a.rank); r >= 0 {
+			h.tell(a.shard, &failure{err: err, dead: true, rank: kolo.Rank(r)})
 		}
 	}
 }
@@ -140,7 +158,7 @@ func (a *rankActor) channel(peer kolo.Rank) (*channel.Channel, error) {
 	if a.closed != nil {
 		return nil, a.closed
 	}
-	conn, err := a.endpoint.Connect(peer)
+	conn, err := a.connect(peer)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %v: %w", peer, err)
 	}
@@ -150,6 +168,16 @@ func (a *rankActor) channel(peer kolo.Rank) (*channel.Channel, error) {
 	}
 	a.channels[peer] = c
 	return c, nil
+}
+
+// connect calls the driver, whose panic is an error of the caller's.
+func (a *rankActor) connect(peer kolo.Rank) (c channel.Conn, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &actor.PanicError{Actor: fmt.Sprintf("driver of %v", a.rank), Value: v, Stack: debug.Stack()}
+		}
+	}()
+	return a.endpoint.Connect(peer)
 }
 
 func (a *rankActor) quit(m *quit) {

@@ -209,7 +209,7 @@ func (g *Group) leave(ctx context.Context, cause error) error {
 		cause = fmt.Errorf("%w: Close waited for %d calls in flight", kolo.ErrDeadline, g.flying.Load())
 		errs = append(errs, &kolo.Error{Group: g.Name(), Rank: g.rank, Peer: kolo.NoRank, Err: cause})
 	}
-	g.hub.tell(nil, &leave{rank: g.rank, cause: cause, flying: g.flying.Load() > 0})
+	g.hub.tell(nil, &leave{rank: g.rank, cause: cause})
 	g.drain(context.WithoutCancel(ctx)) // the hub resolves what is left at once
 	if n := g.async.Load(); n > 0 && cause == nil {
 		errs = append(errs, &kolo.Error{Group: g.Name(), Rank: g.rank, Peer: kolo.NoRank,

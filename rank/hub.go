@@ -49,10 +49,12 @@ type hub struct {
 	left    int
 
 	failed error
-	stall  *kolo.Error // the failure is that the data stands still
-	broken atomic.Pointer[error]
-	gone   []atomic.Bool
-	lastOf kolo.Call // the call of the latest round that ended
+	// When a failed round is no longer waited for.
+	patience time.Time
+	stall    *kolo.Error // the failure is that the data stands still
+	broken   atomic.Pointer[error]
+	gone     []atomic.Pointer[kolo.Error] // of ranks that have left: how
+	lastOf   kolo.Call                    // the call of the latest round that ended
 }
 
 type hubKey struct {
@@ -88,13 +90,16 @@ func (tick) isHubMessage()     {}
 func (*jobDone) isHubMessage() {}
 
 // failure fails the group.
-type failure struct{ err error }
+type failure struct {
+	err  error
+	dead bool      // the actor of rank has ended: its run will not
+	rank kolo.Rank // in the group
+}
 
 // leave says that a rank has left, with a cause if it failed.
 type leave struct {
-	rank   kolo.Rank
-	cause  error
-	flying bool // calls of the rank are in flight, which nobody may wait for any more
+	rank  kolo.Rank
+	cause error
 }
 
 // tick asks to look at the deadlines.
@@ -160,12 +165,12 @@ func (p *process) newHub(key hubKey, c GroupConfig) (*hub, error) {
 	}
 	p.nextID++
 	h := &hub{p: p, key: key, id: p.nextID, ranks: c.Ranks, cfg: c, topo: p.cfg.Topology.Sub(c.Ranks),
-		members: make([]member, n), gone: make([]atomic.Bool, n), seen: make([]spans, n)}
+		members: make([]member, n), gone: make([]atomic.Pointer[kolo.Error], n), seen: make([]spans, n)}
 	h.plans.init(h.topo, p.probe, policyOf(c.Algorithm, p.cfg.Choice, p.cfg.Reproducible))
 	h.shard = p.sys.NewShard("hub " + key.name)
 	h.job.Priority = c.Priority
 	h.job.Done = h.jobEnded
-	ref, err := actor.Spawn[hubMessage](h.shard, actor.Props{Name: "hub " + key.name, Limit: 1 << 24, OnExit: h.exited}, h)
+	ref, err := actor.Spawn[hubMessage](h.shard, actor.Props{Name: "hub " + key.name, Limit: 1 << 24, OnExit: h.exited, Dropped: h.dropped}, h)
 	if err != nil {
 		return nil, fmt.Errorf("new group %q: %w", key.name, err)
 	}
@@ -210,14 +215,22 @@ func firstDifference(a, b []kolo.Rank) int {
 // here.
 func (h *hub) tell(from *actor.Shard, m hubMessage) {
 	if err := h.self.From(from).Tell(m); err != nil {
-		if t, ok := m.(*ticket); ok {
-			if e := h.broken.Load(); e != nil {
-				err = *e
-			}
-			t.resolve(t.dress(err))
-		}
+		h.refuse(m, err)
 	}
 }
+
+// refuse answers a message that the hub did not handle.
+func (h *hub) refuse(m hubMessage, err error) {
+	if t, ok := m.(*ticket); ok {
+		if e := h.broken.Load(); e != nil {
+			err = *e
+		}
+		t.resolve(t.dress(err))
+	}
+}
+
+// dropped answers a message that the hub took and did not live to handle.
+func (h *hub) dropped(m any, err error) { h.refuse(m.(hubMessage), err) }
 
 // exited is called when the actor has ended, by a panic or by stop.
 func (h *hub) exited(err error) {
@@ -230,6 +243,7 @@ func (h *hub) exited(err error) {
 		h.resolveAll(rd, err)
 	}
 	h.rounds = nil
+	h.p.forget(h)
 }
 
 // Handle does what the message says.
@@ -238,11 +252,14 @@ func (h *hub) Handle(m hubMessage) error {
 	case *ticket:
 		h.arrive(m)
 	case *run:
-		h.runEnded(m)
+		h.runEnded(m, m.err)
 	case *jobDone:
 		h.finish(m.err)
 	case *failure:
 		h.fail(m.err)
+		if m.dead && h.running && len(h.runs) > 0 {
+			h.runEnded(h.runs[m.rank], m.err)
+		}
 	case *leave:
 		h.leave(m)
 	case tick:
@@ -340,17 +357,18 @@ func (h *hub) jobEnded(t channel.Turn, err error) {
 }
 
 // runEnded counts the ranks that have done their Program.
-func (h *hub) runEnded(r *run) {
-	if len(h.rounds) == 0 || !h.running {
+func (h *hub) runEnded(r *run, err error) {
+	if len(h.rounds) == 0 || !h.running || r.over {
 		return
 	}
+	r.over = true
 	rd := h.rounds[0]
 	rd.ended++
-	if r.err != nil {
+	if err != nil {
 		if rd.cause == nil {
-			rd.cause = r.err
+			rd.cause = err
 		}
-		h.fail(r.err)
+		h.fail(err)
 	}
 	if rd.ended == len(h.ranks) {
 		h.finish(rd.cause)
@@ -414,6 +432,8 @@ func (h *hub) fail(err error) {
 	h.failed = err
 	h.broken.Store(&err)
 	if h.running {
+		h.patience = h.p.now().Add(h.p.cfg.CloseTimeout)
+		h.p.watch.arm(h.patience)
 		for _, r := range h.runs {
 			r.actor.tell(h.shard, &abortRun{r, err})
 		}
@@ -444,12 +464,10 @@ func (h *hub) leave(m *leave) {
 		return
 	}
 	mem.left, mem.cause = true, m.cause
-	h.gone[m.rank].Store(true)
-	h.left++
-	if h.missLeft(); m.flying && h.failed == nil {
-		h.fail(h.leftError(m.rank, nil, 0))
-	}
 	gone := h.leftError(m.rank, nil, 0)
+	h.gone[m.rank].Store(gone)
+	h.left++
+	h.missLeft()
 	if h.failed == nil && h.holds(m.rank) {
 		h.fail(gone)
 	}

@@ -1,8 +1,10 @@
 package rank
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
@@ -16,16 +18,13 @@ func (a *rankActor) post(t *ticket) {
 		t.resolve(t.dress(*err))
 		return
 	}
-	if h.gone[peer].Load() {
-		e := t.failure(fmt.Errorf("%w: rank %d has left the group before this %v", kolo.ErrLeft, int(peer), t.call.Collective))
-		e.Peer = peer
-		h.tell(a.shard, &failure{err: e})
-		t.resolve(e)
+	if left := h.gone[peer].Load(); left != nil {
+		a.failMessage(t, left)
 		return
 	}
 	c, err := a.channel(h.ranks[peer])
 	if err != nil {
-		t.resolve(t.failure(err))
+		a.failMessage(t, err)
 		return
 	}
 	op := &t.op
@@ -37,6 +36,7 @@ func (a *rankActor) post(t *ticket) {
 	op.Size = op.Mem[0].Len()
 	op.DType = t.call.DType
 	op.Job.Priority = h.cfg.Priority
+	t.patience = time.Time{}
 	if h.cfg.Timeout > 0 {
 		t.issued = a.p.now()
 		a.p.watch.arm(t.issued.Add(h.cfg.Timeout))
@@ -51,16 +51,29 @@ func (t *ticket) Complete(*channel.Op) {
 }
 
 func (a *rankActor) messageDone(t *ticket) {
-	if i := slices.Index(a.messages, t); i >= 0 {
-		last := len(a.messages) - 1
-		a.messages[i], a.messages[last] = a.messages[last], nil
-		a.messages = a.messages[:last]
+	i := slices.Index(a.messages, t)
+	if i < 0 {
+		return // the actor has ended and has resolved it
 	}
+	last := len(a.messages) - 1
+	a.messages[i], a.messages[last] = a.messages[last], nil
+	a.messages = a.messages[:last]
 	err := t.op.Err
 	if err == nil {
 		t.resolve(nil)
 		return
 	}
+	h := t.group.hub
+	if first := h.broken.Load(); first != nil {
+		err = *first
+	} else if left := h.gone[t.call.Root].Load(); left != nil && errors.Is(err, kolo.ErrLost) {
+		err = left // the link is closed because the rank has left
+	}
+	a.failMessage(t, err)
+}
+
+// failMessage fails a message and with it the group.
+func (a *rankActor) failMessage(t *ticket, err error) {
 	e := t.dress(err)
 	e.Peer = t.call.Root
 	t.group.hub.tell(a.shard, &failure{err: e})
@@ -78,7 +91,14 @@ func (a *rankActor) lose(m *lost) {
 		if g < 0 || m.rank != kolo.NoRank && kolo.Rank(g) != m.rank {
 			continue
 		}
-		if slices.ContainsFunc(a.messages, func(t *ticket) bool { return t.group.hub == m.hub && t.call.Root == kolo.Rank(g) }) {
+		found := false
+		for _, t := range a.messages {
+			if t.group.hub == m.hub && t.call.Root == kolo.Rank(g) {
+				found, t.patience = true, a.p.now().Add(a.p.cfg.CloseTimeout)
+				a.p.watch.arm(t.patience)
+			}
+		}
+		if found {
 			c.Abort(m.hub.id, m.cause)
 		}
 	}
@@ -87,8 +107,17 @@ func (a *rankActor) lose(m *lost) {
 // tick fails the groups of messages that are past their deadline.
 func (a *rankActor) tick() {
 	now := a.p.now()
-	for _, t := range a.messages {
+	for _, t := range slices.Clone(a.messages) {
 		h := t.group.hub
+		if !t.patience.IsZero() {
+			if now.Before(t.patience) {
+				a.p.watch.arm(t.patience)
+				continue
+			}
+			a.messages = slices.DeleteFunc(a.messages, func(x *ticket) bool { return x == t })
+			t.resolve(t.dress(fmt.Errorf("%w; %s", *h.broken.Load(), abandoned)))
+			continue
+		}
 		if h.cfg.Timeout <= 0 {
 			continue
 		}

@@ -28,6 +28,7 @@ type run struct {
 	final   kernel.Op // the last reduction of a block
 	scale   kernel.Op // multiplies a contribution
 	live    bool      // started and not ended
+	over    bool      // the hub knows that it has ended; the hub's
 	open    int       // steps begun and not ended
 	err     error
 	waits   string // what it waited for when it was aborted
@@ -56,7 +57,7 @@ func (h *hub) startRuns(rd *round, algorithm string) error {
 // prepare sets the run up for a ticket.
 func (r *run) prepare(t *ticket, p plan.Compiled) {
 	c := &t.call
-	r.ticket, r.program, r.err, r.waits = t, p, nil, ""
+	r.ticket, r.program, r.err, r.waits, r.over = t, p, nil, "", false
 	r.layout = plan.LayoutOf(p.Program, c, t.displs)
 	r.mem = [3]kolo.Memory{plan.In: t.in, plan.Out: t.out}
 	if n := r.layout.ScratchSize(p.Program); n > 0 {

@@ -20,8 +20,9 @@ type ticket struct {
 	gen   atomic.Uint64 // counts the uses
 	seq   uint64
 	asked
-	tag    uint64
-	issued time.Time // messages only
+	tag uint64
+	// Of messages: when it was posted, and when it is given up after it was aborted.
+	issued, patience time.Time
 
 	state  atomic.Uint32
 	park   chan struct{}

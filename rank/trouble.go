@@ -117,7 +117,7 @@ func (h *hub) checkOverlap(rd *round) error {
 }
 
 // leftError says that rank r has left, and which call needs it, if one does.
-func (h *hub) leftError(r kolo.Rank, c *kolo.Call, seq uint64) error {
+func (h *hub) leftError(r kolo.Rank, c *kolo.Call, seq uint64) *kolo.Error {
 	m := &h.members[r]
 	e := &kolo.Error{Group: h.key.name, Rank: kolo.NoRank, Peer: r, Ranks: []kolo.Rank{r}}
 	what := "rank %d has left the group"
@@ -157,10 +157,18 @@ func (h *hub) latest(r kolo.Rank) *kolo.Call {
 
 // tick fails the group if a round is past its deadline.
 func (h *hub) tick() {
-	if h.failed != nil || h.cfg.Timeout <= 0 {
+	now := h.p.now()
+	if h.failed != nil {
+		if h.running && !now.Before(h.patience) {
+			h.abandon()
+		} else if h.running {
+			h.p.watch.arm(h.patience)
+		}
 		return
 	}
-	now := h.p.now()
+	if h.cfg.Timeout <= 0 {
+		return
+	}
 	for i, rd := range h.rounds {
 		if rd.arrived == 0 {
 			continue
@@ -240,6 +248,19 @@ func (h *hub) whatStalled() error {
 	e.Err = fmt.Errorf("%w; %s", e.Err, strings.Join(waits, "; "))
 	return &e
 }
+
+// abandon ends a failed round although the driver has not given the memory back: it
+// has been asked to, and a deadline is a deadline.
+func (h *hub) abandon() {
+	for _, r := range h.runs {
+		if !r.over {
+			h.runEnded(r, fmt.Errorf("%w; %s", h.failed, abandoned))
+		}
+	}
+}
+
+// abandoned is said of a call that ends before its driver is done with it.
+const abandoned = "the driver has not given the buffers back and may still use them"
 
 // maxWaits is the most ranks whose wait is told in an error.
 const maxWaits = 8
