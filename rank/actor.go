@@ -84,6 +84,8 @@ func (a *rankActor) refuse(from *actor.Shard, m message, err error) {
 	case *run:
 		m.err = err
 		m.hub.tell(from, m)
+	case *inquiry:
+		m.answer(from)
 	case *ticket:
 		m.resolve(m.dress(err))
 	case *quit:
@@ -138,6 +140,8 @@ func (a *rankActor) Handle(m message) error {
 		m.run.abort(m.cause)
 	case *ticket:
 		a.post(m)
+	case *inquiry:
+		a.inquired(m)
 	case *lost:
 		a.lose(m)
 	case tick:

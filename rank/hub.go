@@ -49,6 +49,7 @@ type hub struct {
 	left    int
 
 	failed error
+	asking *inquiry // the group is about to fail
 	// When a failed round is no longer waited for.
 	patience time.Time
 	stall    *kolo.Error // the failure is that the data stands still
@@ -92,8 +93,9 @@ func (*jobDone) isHubMessage() {}
 // failure fails the group.
 type failure struct {
 	err  error
-	dead bool      // the actor of rank has ended: its run will not
-	rank kolo.Rank // in the group
+	dead bool       // the actor of rank has ended: its run will not
+	rank kolo.Rank  // in the group
+	why  func(*hub) // if set, called in place of failing with err
 }
 
 // leave says that a rank has left, with a cause if it failed.
@@ -175,6 +177,13 @@ func (p *process) newHub(key hubKey, c GroupConfig) (*hub, error) {
 		return nil, fmt.Errorf("new group %q: %w", key.name, err)
 	}
 	h.self = ref
+	for i, r := range h.ranks {
+		if d := p.parted[r]; d != nil { // p.mu is held: nobody else knows the hub yet
+			h.members[i].left, h.members[i].cause = true, d.cause
+			h.gone[i].Store(h.leftError(kolo.Rank(i), nil, 0))
+			h.left++
+		}
+	}
 	return h, nil
 }
 
@@ -215,22 +224,27 @@ func firstDifference(a, b []kolo.Rank) int {
 // here.
 func (h *hub) tell(from *actor.Shard, m hubMessage) {
 	if err := h.self.From(from).Tell(m); err != nil {
-		h.refuse(m, err)
+		h.refuse(from, m, err)
 	}
 }
 
 // refuse answers a message that the hub did not handle.
-func (h *hub) refuse(m hubMessage, err error) {
-	if t, ok := m.(*ticket); ok {
+func (h *hub) refuse(from *actor.Shard, m hubMessage, err error) {
+	switch m := m.(type) {
+	case *ticket:
 		if e := h.broken.Load(); e != nil {
 			err = *e
 		}
-		t.resolve(t.dress(err))
+		m.resolve(m.dress(err))
+	case *inquiry:
+		if m.hub != h {
+			m.answer(from)
+		}
 	}
 }
 
 // dropped answers a message that the hub took and did not live to handle.
-func (h *hub) dropped(m any, err error) { h.refuse(m.(hubMessage), err) }
+func (h *hub) dropped(m any, err error) { h.refuse(h.shard, m.(hubMessage), err) }
 
 // exited is called when the actor has ended, by a panic or by stop.
 func (h *hub) exited(err error) {
@@ -255,7 +269,13 @@ func (h *hub) Handle(m hubMessage) error {
 		h.runEnded(m, m.err)
 	case *jobDone:
 		h.finish(m.err)
+	case *inquiry:
+		h.inquired(m)
 	case *failure:
+		if m.why != nil {
+			m.why(h)
+			return nil
+		}
 		h.fail(m.err)
 		if m.dead && h.running && len(h.runs) > 0 {
 			h.runEnded(h.runs[m.rank], m.err)

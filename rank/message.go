@@ -125,19 +125,17 @@ func (a *rankActor) tick() {
 			a.p.watch.arm(end)
 			continue
 		}
-		e := t.failure(fmt.Errorf("%w: %s", kolo.ErrDeadline, a.waitsFor(t)))
+		e := t.failure(fmt.Errorf("%w: after %v %s", kolo.ErrDeadline, h.cfg.Timeout, t.waitsFor()))
 		e.Peer = t.call.Root
-		h.tell(a.shard, &failure{err: e})
+		h.tell(a.shard, &failure{why: func(h *hub) { h.inquire(e, []kolo.Rank{e.Peer}) }})
 	}
 }
 
-// waitsFor says what a message waits for, and what else this rank waits for.
-func (a *rankActor) waitsFor(t *ticket) string {
-	me, peer := int(t.group.rank), int(t.call.Root)
-	s := fmt.Sprintf("rank %d has not received from rank %d for %v", peer, me, t.group.hub.cfg.Timeout)
+// waitsFor says what a message waits for.
+func (t *ticket) waitsFor() string {
+	peer, me, done := int(t.call.Root), int(t.group.rank), "received from"
 	if t.call.Collective == kolo.Recv {
-		s = fmt.Sprintf("rank %d has not sent to rank %d for %v", peer, me, t.group.hub.cfg.Timeout)
+		done = "sent to"
 	}
-	s += fmt.Sprintf(" (tag %d)", t.tag)
-	return s
+	return fmt.Sprintf("rank %d has not %s rank %d (%v, tag %d)", peer, done, me, &t.call, t.tag)
 }

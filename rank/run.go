@@ -46,7 +46,11 @@ func (c Config) Run(ctx context.Context, n int, f func(ctx context.Context, w *W
 	return joinSame(errs)
 }
 
+// canceled says why a context has ended. A context's deadline is a deadline too.
 func canceled(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("%w: %w: %w", kolo.ErrCanceled, kolo.ErrDeadline, context.Cause(ctx))
+	}
 	return fmt.Errorf("%w: %w", kolo.ErrCanceled, context.Cause(ctx))
 }
 

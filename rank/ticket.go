@@ -91,7 +91,7 @@ func (t *ticket) wait(ctx context.Context) error {
 	select {
 	case <-park:
 	case <-done:
-		g.hub.tell(nil, &failure{err: t.failure(canceled(ctx))})
+		g.hub.tell(nil, t.canceled(ctx))
 		<-park
 	}
 	return t.err
@@ -132,6 +132,18 @@ func (w Work) Done() <-chan struct{} {
 		return s.ch
 	}
 	return w.t.group.watch(w.t, w.gen).ch
+}
+
+// canceled is the failure of a group for the end of a call's context. The ticket may
+// be used again when the hub hears of it, so all that counts is copied.
+func (t *ticket) canceled(ctx context.Context) *failure {
+	e := t.failure(canceled(ctx))
+	if !isMessage(e.Op) {
+		return &failure{why: func(h *hub) { h.canceled(e) }}
+	}
+	e.Peer = t.call.Root
+	e.Err = fmt.Errorf("%w, %s", e.Err, t.waitsFor())
+	return &failure{why: func(h *hub) { h.inquire(e, []kolo.Rank{e.Peer}) }}
 }
 
 // failure dresses a cause as an error of this call on this rank.

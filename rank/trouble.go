@@ -158,6 +158,14 @@ func (h *hub) latest(r kolo.Rank) *kolo.Call {
 // tick fails the group if a round is past its deadline.
 func (h *hub) tick() {
 	now := h.p.now()
+	if h.asking != nil && h.failed == nil {
+		if !now.Before(h.asking.end) {
+			h.answered()
+			return
+		}
+		h.p.watch.arm(h.asking.end)
+		return
+	}
 	if h.failed != nil {
 		if h.running && !now.Before(h.patience) {
 			h.abandon()
@@ -187,25 +195,61 @@ func (h *hub) expired(i int, rd *round) {
 	t := rd.firstTicket()
 	e := &kolo.Error{Op: t.call.Collective, Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Seq: h.base + uint64(i)}
 	if rd.arrived == len(h.ranks) {
-		h.stalled(e)
+		h.stalled(e, fmt.Errorf("%w: %v after the first call", kolo.ErrDeadline, h.cfg.Timeout))
 		return
 	}
+	h.blame(e, rd, fmt.Errorf("%w: %v after the first call", kolo.ErrDeadline, h.cfg.Timeout))
+}
+
+// blame fails the group for the ranks that a round waits for.
+func (h *hub) blame(e *kolo.Error, rd *round, cause error) {
+	var last string
+	if e.Ranks, last = h.missing(rd); len(e.Ranks) == 1 {
+		e.Peer = e.Ranks[0]
+	}
+	e.Err = fmt.Errorf("%w, rank %s not arrived (%s); %d of %d ranks wait in %v",
+		cause, haveNot(e.Ranks), last, rd.arrived, len(h.ranks), &rd.firstTicket().call)
+	h.inquire(e, e.Ranks)
+}
+
+// missing lists the ranks that have not come to a round, and what they did last.
+func (h *hub) missing(rd *round) (ranks []kolo.Rank, last string) {
 	var parts []string
 	for r := range rd.tickets {
 		if rd.tickets[r] != nil {
 			continue
 		}
-		e.Ranks = append(e.Ranks, kolo.Rank(r))
-		if len(parts) < 4 {
+		ranks = append(ranks, kolo.Rank(r))
+		switch {
+		case len(parts) < maxWaits:
 			parts = append(parts, fmt.Sprintf("rank %d last called%s", r, strings.TrimPrefix(h.lastCallOf(r), " after")))
+		case len(parts) == maxWaits:
+			parts = append(parts, "and so on")
 		}
 	}
-	if len(e.Ranks) == 1 {
-		e.Peer = e.Ranks[0]
+	return ranks, strings.Join(parts, "; ")
+}
+
+// canceled fails the group because the context of a call has ended, which is e. A
+// call that has ended by itself in the meantime does no harm.
+func (h *hub) canceled(e *kolo.Error) {
+	if h.failed != nil || e.Seq < h.base {
+		return
 	}
-	e.Err = fmt.Errorf("%w: %v after the first call, rank %s not arrived (%s); %d of %d ranks wait for %v",
-		kolo.ErrDeadline, h.cfg.Timeout, haveNot(e.Ranks), strings.Join(parts, "; "), rd.arrived, len(h.ranks), &t.call)
-	h.fail(e)
+	i := int(e.Seq - h.base)
+	if i >= len(h.rounds) {
+		h.fail(e)
+		return
+	}
+	rd := h.rounds[i]
+	switch {
+	case rd.arrived < len(h.ranks):
+		h.blame(e, rd, e.Err)
+	case i == 0 && h.running:
+		h.stalled(e, e.Err)
+	default:
+		h.fail(e)
+	}
 }
 
 func haveNot(ranks []kolo.Rank) string {
@@ -228,8 +272,8 @@ func (h *hub) lastCallOf(r int) string {
 
 // stalled fails a round that all ranks have joined but that does not move. The
 // runs say what they wait for when they are aborted.
-func (h *hub) stalled(e *kolo.Error) {
-	e.Err = fmt.Errorf("%w: all ranks have called, but the data has not come through in %v", kolo.ErrDeadline, h.cfg.Timeout)
+func (h *hub) stalled(e *kolo.Error, cause error) {
+	e.Err = fmt.Errorf("%w, all ranks have called, but the data has not come through", cause)
 	if len(h.runs) > 0 {
 		h.stall = e
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,7 +46,8 @@ type process struct {
 	mu     sync.Mutex
 	hubs   map[hubKey][]*hub // by key; those under one have no rank in common
 	nextID uint64
-	open   int // worlds not closed
+	parted map[kolo.Rank]*departure // ranks that have closed their world
+	open   int                      // worlds not closed
 
 	watch watch
 }
@@ -62,7 +64,7 @@ func newProcess(n int, given Config) (*process, error) {
 	if cfg.Topology.Ranks() != n {
 		return nil, fmt.Errorf("%w: Config.Topology has %d ranks, the world %d", kolo.ErrArgument, cfg.Topology.Ranks(), n)
 	}
-	p := &process{given: given, cfg: cfg, now: time.Now, hubs: map[hubKey][]*hub{}, open: n}
+	p := &process{given: given, cfg: cfg, now: time.Now, hubs: map[hubKey][]*hub{}, parted: map[kolo.Rank]*departure{}, open: n}
 	if given.Topology == nil {
 		p.probe = sync.OnceValue(Probe)
 	}
@@ -120,6 +122,22 @@ func Open(n int, cfg Config) ([]*World, error) {
 	return worlds, nil
 }
 
+// departure is how a rank has left the world: with a cause, or cleanly.
+type departure struct{ cause error }
+
+// depart tells the groups that a rank belongs to and has never made that it will not
+// make them any more. Groups that are made later hear of it from newHub.
+func (p *process) depart(r kolo.Rank, cause error) {
+	p.mu.Lock()
+	p.parted[r] = &departure{cause}
+	p.mu.Unlock()
+	for _, h := range p.allHubs() {
+		if at := slices.Index(h.ranks, r); at >= 0 {
+			h.tell(nil, &leave{rank: kolo.Rank(at), cause: cause})
+		}
+	}
+}
+
 // worldName is the name of the group of all ranks.
 const worldName = "world"
 
@@ -170,6 +188,7 @@ func (w *World) leave(ctx context.Context, cause error) error {
 	for i := len(groups) - 1; i >= 0; i-- {
 		errs = append(errs, groups[i].leave(ctx, cause))
 	}
+	w.p.depart(w.rank, cause)
 	w.actor.stop(fmt.Errorf("%w: %v has closed its world", kolo.ErrLeft, w.rank))
 	w.p.mu.Lock()
 	w.p.open--
