@@ -189,14 +189,17 @@ func TestManyOpsWaitForTheirTurn(t *testing.T) {
 	require.Equal(t, 1, len(c.aborts))
 }
 
-func TestPanicOfADriverIsHeard(t *testing.T) {
-	o := newOwner(t, &fakeConn{panics: true})
-	o.do(t, func() { o.ch.Post(&Op{Sink: o}) })
-	require.Len(t, o.exit, 1)
-	require.ErrorIs(t, o.exit[0], kolo.ErrPanic)
-	o.do(t, func() { o.ch.Post(&Op{Sink: o}) })
-	require.Len(t, o.heard, 1)
-	require.ErrorIs(t, o.heard[0].Err, kolo.ErrLost)
+func TestPanicOfADriverEndsTheOpsOfItsChannel(t *testing.T) {
+	c := &fakeConn{panics: true}
+	o := newOwner(t, c)
+	for n := range 3 {
+		o.do(t, func() { o.ch.Post(&Op{Sink: o}) })
+		require.Len(t, o.heard, n+1)
+		require.ErrorIs(t, o.heard[n].Err, kolo.ErrPanic)
+	}
+	require.ErrorIs(t, c.closed, kolo.ErrPanic, "what the driver has taken is asked back")
+	o.do(t, func() { o.ch.Close(errCause) })
+	require.Equal(t, []error{nil}, o.exit)
 }
 
 func TestSecondCompletionIsABug(t *testing.T) {
