@@ -25,9 +25,14 @@ func inBubble(t *testing.T, c Config, n int, f func(ctx context.Context, w *Worl
 	return errs
 }
 
+// sleep lets virtual time pass, in inBubble.
+func sleep(d time.Duration) {
+	time.Sleep(d) // in a bubble
+}
+
 // silent is a rank that is alive and does nothing, longer than any deadline here.
 func silent() error {
-	time.Sleep(time.Hour)
+	sleep(time.Hour)
 	return nil
 }
 
@@ -88,7 +93,7 @@ func TestMissingRanksAreAllNamedAtTheDeadline(t *testing.T) {
 					if w.Rank() == 1 || w.Rank() == 3 {
 						return silent()
 					}
-					time.Sleep(time.Duration(w.Rank()) * time.Second / 4) // rank 0 is the first
+					sleep(time.Duration(w.Rank()) * time.Second / 4) // rank 0 is the first
 					err := unchanged(ctx, t, w.Group(), c.call(w.Rank()))
 					require.Equal(t, 3*time.Second, age())
 					e := want(t, err, w.Rank(), []error{kolo.ErrDeadline}, texts...)
@@ -187,7 +192,7 @@ func TestCanceledRunEndsEverything(t *testing.T) {
 			start := time.Now()
 			err := Config{Timeout: -1}.Run(ctx, 4, func(ctx context.Context, w *World) error {
 				if w.Rank() == 3 {
-					time.Sleep(time.Second)
+					sleep(time.Second)
 					cancel()
 					<-ctx.Done()
 					return nil
@@ -195,7 +200,7 @@ func TestCanceledRunEndsEverything(t *testing.T) {
 				g := w.Group()
 				if late {
 					<-ctx.Done()
-					time.Sleep(time.Second)
+					sleep(time.Second)
 					var err error
 					g, err = w.NewGroup(GroupConfig{Name: "late", Ranks: []kolo.Rank{0, 1, 2, 3}})
 					require.NoError(t, err)
@@ -291,7 +296,7 @@ func TestGroupsInOppositeOrder(t *testing.T) {
 			want(t, err, w.Rank(), []error{kolo.ErrDeadline},
 				fmt.Sprintf("rank %d has not arrived", 1-w.Rank()), fmt.Sprintf(`in group %q`, one.Name()))
 			require.Equal(t, time.Second, age())
-			time.Sleep(time.Second) // both fail at one time; neither by the other's leaving
+			sleep(time.Second) // both fail at one time; neither by the other's leaving
 			return nil
 		})
 	})
@@ -371,7 +376,7 @@ func TestDeadlineCountsFromTheCallItself(t *testing.T) {
 	inBubble(t, Config{Timeout: time.Second}, 2, func(ctx context.Context, w *World, age func() time.Duration) error {
 		for range 5 {
 			if w.Rank() == 1 {
-				time.Sleep(900 * time.Millisecond)
+				sleep(900 * time.Millisecond)
 			}
 			require.NoError(t, Barrier(ctx, w.Group()))
 		}
