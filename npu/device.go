@@ -115,7 +115,7 @@ type Stream interface {
 	// stream is then as good as new, also if it had failed. It does not wait.
 	Abort(cause error)
 	// Close ends the stream. It is refused with ErrBusy while there is something in
-	// flight.
+	// flight. Closed once, it may be called again; that holds for events and notifies too.
 	Close() error
 }
 

@@ -71,6 +71,7 @@ var layers = []*layer{
 	}},
 	{name: "channel/faulty", goes: []string{"*"}, imports: []edge{
 		{root, "errors and ranks of the links it cuts"},
+		{"actor", "a late message is posted in a turn of its rank"},
 		{"channel", "it is a driver around another"},
 	}},
 	{name: "channel/*", is: raw, goes: []string{"*"}, imports: []edge{

@@ -1,0 +1,167 @@
+package sim
+
+import (
+	"container/heap"
+	"time"
+)
+
+// clock is the time of a cluster and what is to happen in it. In one sentence: a
+// timer fires at the moment of the first event, and its goroutine handles events
+// until none is due.
+type clock struct {
+	fast    bool
+	base    time.Time     // moment 0, where time is real or a bubble's
+	at      time.Duration // the moment of what is being done
+	latest  time.Duration // the latest moment that was come to
+	events  events
+	made    uint64
+	timer   *time.Timer
+	armed   int           // pumps that are to come: the timer's, and those it has let go
+	wake    time.Duration // when the timer fires, if armed
+	pumping bool          // a goroutine handles events
+}
+
+// event happens at a moment, and of one moment in the order of making.
+type event struct {
+	at  time.Duration
+	seq uint64
+	do  func() // with the cluster's lock
+	run func() // or without it: bytes and callbacks
+}
+
+// now is the moment of what comes from outside.
+func (k *clock) now() time.Duration {
+	if k.fast {
+		return k.latest
+	}
+	return time.Since(k.base)
+}
+
+// schedule has do happen at a moment. c.mu is held.
+func (c *Cluster) schedule(at time.Duration, do func()) { c.add(event{at: at, do: do}) }
+
+// run has f called at a moment, without the lock, and tells it the moment when it
+// takes the lock again. c.mu is held.
+func (c *Cluster) run(at time.Duration, f func(), then func()) {
+	c.add(event{at: at, run: func() {
+		f()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.clock.at = at
+		then()
+		c.turn()
+	}})
+}
+
+func (c *Cluster) add(e event) {
+	k := &c.clock
+	k.made++
+	e.seq = k.made
+	heap.Push(&k.events, e)
+}
+
+// arm sets the timer to the first event. c.mu is held.
+func (c *Cluster) arm() {
+	k := &c.clock
+	if k.pumping || len(k.events) == 0 {
+		return
+	}
+	at := k.events[0].at
+	if k.armed > 0 && at >= k.wake {
+		return
+	}
+	k.wake = at
+	wait := time.Duration(0)
+	if !k.fast {
+		wait = max(0, at-k.now())
+	}
+	switch {
+	case k.timer == nil:
+		k.timer = time.AfterFunc(wait, c.pump)
+		k.armed++
+	case !k.timer.Reset(wait):
+		k.armed++
+	}
+}
+
+// pump handles the events that are due. It is called by the timer.
+func (c *Cluster) pump() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := &c.clock
+	k.armed--
+	if k.pumping {
+		return
+	}
+	k.pumping = true
+	for len(k.events) > 0 && (k.fast || k.events[0].at <= k.now()) {
+		e := heap.Pop(&k.events).(event)
+		k.at, k.latest = e.at, max(k.latest, e.at)
+		if e.do != nil {
+			e.do()
+			c.turn()
+			continue
+		}
+		c.mu.Unlock()
+		e.run()
+		c.mu.Lock()
+	}
+	k.pumping = false
+	c.arm()
+	c.settle()
+}
+
+// settle notices that a closed cluster has nothing more to do. c.mu is held.
+func (c *Cluster) settle() {
+	k := &c.clock
+	if !c.closed || k.pumping || len(c.works) > 0 {
+		return
+	}
+	for _, s := range c.slots {
+		if s.device != nil {
+			return
+		}
+	}
+	for _, e := range k.events { // the ends of uses that were cut short are nothing to wait for
+		if e.run != nil {
+			return
+		}
+	}
+	k.events = nil
+	if k.armed > 0 && k.timer.Stop() {
+		k.armed--
+	}
+	if k.armed == 0 {
+		select {
+		case <-c.quiet:
+		default:
+			close(c.quiet)
+		}
+	}
+}
+
+// events is a heap, the first to happen on top.
+type events []event
+
+func (h events) Len() int { return len(h) }
+
+func (h events) Less(i, j int) bool {
+	if h[i].at != h[j].at {
+		return h[i].at < h[j].at
+	}
+	return h[i].seq < h[j].seq
+}
+
+func (h events) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+
+// Push is for package heap.
+func (h *events) Push(x any) { *h = append(*h, x.(event)) }
+
+// Pop is for package heap.
+func (h *events) Pop() any {
+	last := len(*h) - 1
+	e := (*h)[last]
+	(*h)[last] = event{}
+	*h = (*h)[:last]
+	return e
+}
