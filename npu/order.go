@@ -3,6 +3,7 @@ package npu
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/kolo-ccl/kolo"
 )
@@ -56,6 +57,8 @@ type Task struct {
 
 // Queue is the state of a stream. Its zero value is an empty queue.
 type Queue struct {
+	Stamp time.Duration // the latest Stamp of the flags that it has passed
+
 	tasks []*Task
 	begun *Task // given by Ready and not Done
 	err   error // why the stream failed
@@ -78,7 +81,8 @@ type point struct {
 
 // Flag is the state of a notify. Its zero value is not set.
 type Flag struct {
-	Name    string // for errors
+	Name    string        // for errors
+	Stamp   time.Duration // the driver's: when it was set, if it keeps that
 	set     bool
 	err     error
 	waiters []*Queue // whose head awaits it, first come first
@@ -309,6 +313,7 @@ func (o *Order) passesFlag(q *Queue, t *Task) bool {
 		o.fail(q, fmt.Errorf("await notify %q: %w", f.Name, f.err))
 	case f.set && (at == 0 || len(f.waiters) == 0):
 		f.set = false
+		q.Stamp = max(q.Stamp, f.Stamp)
 	default:
 		if at < 0 {
 			f.waiters = append(f.waiters, q)

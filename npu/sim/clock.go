@@ -40,8 +40,8 @@ func (k *clock) now() time.Duration {
 // schedule has do happen at a moment. c.mu is held.
 func (c *Cluster) schedule(at time.Duration, do func()) { c.add(event{at: at, do: do}) }
 
-// run has f called at a moment, without the lock, and tells it the moment when it
-// takes the lock again. c.mu is held.
+// run has f called at a moment without the lock, and then with it, in no time. c.mu
+// is held.
 func (c *Cluster) run(at time.Duration, f func(), then func()) {
 	c.add(event{at: at, run: func() {
 		f()
@@ -51,6 +51,14 @@ func (c *Cluster) run(at time.Duration, f func(), then func()) {
 		then()
 		c.turn()
 	}})
+}
+
+// call has f called as run does, but f is the host's and takes its time.
+func (c *Cluster) call(at time.Duration, f func(), then func()) {
+	c.run(at, f, func() {
+		c.clock.at = max(at, c.clock.now())
+		then()
+	})
 }
 
 func (c *Cluster) add(e event) {

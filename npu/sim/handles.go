@@ -40,7 +40,7 @@ func (e *eventHandle) Sync(ctx context.Context) error {
 	}
 	c.enter()
 	done := make(chan error, 1)
-	k := &task{Task: npu.Task{Kind: npu.TaskCall}, op: "sync", pushed: c.clock.at, call: func(err error) { done <- err }}
+	k := &task{Task: npu.Task{Kind: npu.TaskCall}, op: "sync", pushed: c.clock.at, synced: done}
 	k.Data = k
 	c.order.Watch(&e.mark, &k.Task)
 	c.turn()
@@ -115,6 +115,7 @@ func (n *notify) Device() npu.Device { return n.d }
 
 func (n *notify) Set() error {
 	return n.do("set", func() error {
+		n.flag.Stamp = n.d.c.clock.at
 		n.d.c.order.Set(&n.flag, nil)
 		return nil
 	})

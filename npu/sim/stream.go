@@ -36,6 +36,7 @@ type task struct {
 	blocks []*npu.Block
 	effect func() error // on the bytes, at the end
 	call   func(error)  // of a callback
+	synced chan<- error // of a Sync, with room for the answer
 	event  *eventHandle // of a record
 	work   *chain       // once begun
 }
@@ -208,7 +209,7 @@ func (s *stream) Sync(ctx context.Context) error {
 		c.mu.Unlock()
 		return err
 	}
-	k := &task{Task: npu.Task{Kind: npu.TaskCall}, s: s, op: "sync", pushed: c.clock.at, call: func(err error) { done <- err }}
+	k := &task{Task: npu.Task{Kind: npu.TaskCall}, s: s, op: "sync", pushed: c.clock.at, synced: done}
 	k.Data = k
 	err := c.order.Push(&s.queue, &k.Task)
 	c.turn()
@@ -357,10 +358,18 @@ func (k *task) release() {
 // dispatch begins a task that the order gives, or resolves one that was dropped.
 func (c *Cluster) dispatch(k *task) {
 	at := max(k.pushed, c.clock.at)
+	if k.s != nil { // and not before what a host has set, where real time is ahead
+		at = max(at, k.s.queue.Stamp)
+	}
 	switch {
+	case k.synced != nil:
+		c.schedule(at, func() {
+			c.end(k, nil)
+			k.synced <- k.Err
+		})
 	case k.Kind == npu.TaskCall:
 		var failed error
-		c.run(at, func() { failed = k.calls() }, func() { c.end(k, failed) })
+		c.call(at, func() { failed = k.calls() }, func() { c.end(k, failed) })
 	case k.Kind == npu.TaskRecord:
 		if k.Mark.Latest(&k.Task) {
 			k.event.at = at
