@@ -18,6 +18,8 @@ GO    ?= go
 
 # The race detector needs a C compiler; go reports CGO_ENABLED=0 without one.
 RACE = $(shell test "$$($(GO) env CGO_ENABLED)" = 1 && command -v "$$($(GO) env CC | cut -d' ' -f1)" >/dev/null && echo -race)
+# The directories of files that ask for a build tag.
+tagged = { grep -rlE "^//go:build .*\b$(1)\b" --include='*.go' . || true; } | xargs -r -n1 dirname | sort -u
 say  = @printf '\n== %s\n' "$(1)"
 
 .PHONY: demo test test-long check bench lint fmt
@@ -68,7 +70,7 @@ check-vet:
 	$(call say,vet for this machine and arm64 and with the tag long)
 	$(GO) vet ./...
 	GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./...
-	$(GO) vet -tags long ./...
+	$(GO) vet -tags long $$($(call tagged,long))
 
 # Makes the generated files again and compares.
 generated = { grep -rlE '^// Code generated .* DO NOT EDIT\.$$' --include='*.go' --include='*.s' . || true; } | LC_ALL=C sort | xargs -r cksum
@@ -88,7 +90,7 @@ check-arm64:
 # The tests again under each build tag that some file has.
 check-tags:
 	@for tag in invariant purego; do \
-		dirs=$$({ grep -rlE "^//go:build .*\b$$tag\b" --include='*.go' . || true; } | xargs -r -n1 dirname | sort -u); \
+		dirs=$$($(call tagged,$$tag)); \
 		printf '\n== tests with the tag %s\n' $$tag; \
 		if [ -z "$$dirs" ]; then echo "skipped: no file has the tag"; continue; fi; \
 		if [ $$tag = invariant ]; then dirs=./...; fi; \
