@@ -91,5 +91,6 @@ func checks() []check {
 		{"ActorForgets", checkActorForgets},
 		{"ManyGoroutines", checkGoroutines},
 		{"RandomSchedules", checkRandom},
+		{"RandomFailures", checkRandomFailures},
 	}
 }

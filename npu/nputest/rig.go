@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/npu"
@@ -147,6 +146,28 @@ func (r *rig) callback(s npu.Stream, f func(error)) {
 	}))
 }
 
+// attempt is a callback that may be refused, since the stream has failed; then it is
+// never called.
+func (r *rig) attempt(s npu.Stream) {
+	r.Helper()
+	r.mu.Lock()
+	i := r.next
+	r.next++
+	r.calls[i] = 0
+	r.mu.Unlock()
+	err := s.Callback(func(error) {
+		r.mu.Lock()
+		r.calls[i]++
+		r.mu.Unlock()
+	})
+	if err != nil {
+		r.is(err, errWanted)
+		r.mu.Lock()
+		r.calls[i]++ // a call that comes nevertheless is one too many
+		r.mu.Unlock()
+	}
+}
+
 // receive takes what a callback has sent.
 func receive[T any](r *rig, from <-chan T) (x T) {
 	r.Helper()
@@ -181,18 +202,4 @@ func pattern(n, seed int) []byte {
 		b[i] = byte(i*7 + i>>8 + seed*131)
 	}
 	return b
-}
-
-// settled waits until f holds.
-func (r *rig) settled(what string, f func() bool) {
-	r.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !f() {
-		select {
-		case <-tick.C:
-		case <-r.ctx.Done():
-			r.Fatalf("in vain: %s", what)
-		}
-	}
 }

@@ -230,3 +230,71 @@ func randomProgram(r *rig, rng *rand.Rand) {
 		r.ok(s.Close())
 	}
 }
+
+// checkRandomFailures runs streams that wait for each other, fail, and are aborted,
+// in random order. Nothing hangs, each callback is called once (which every check
+// asks at its end), and nothing is held in the end.
+func checkRandomFailures(r *rig) {
+	rng := r.kit.rng(2)
+	for range 10 {
+		randomFailures(r, rng)
+	}
+	h := r.d.Health()
+	r.ok(h.Err)
+	require.Zero(r, h.Buffers+h.Streams+h.Tasks, "seed %d: %+v", r.kit.Seed, h)
+}
+
+func randomFailures(r *rig, rng *rand.Rand) {
+	var streams [3]npu.Stream
+	var events [3]npu.Event
+	var notifies [3]npu.Notify
+	for i := range streams {
+		streams[i], events[i], notifies[i] = r.stream(r.d), r.event(r.d), r.notify(r.d)
+	}
+	a, b := r.alloc(r.d, 4096), r.alloc(r.d, 4096)
+	for range 100 {
+		s, e, n := streams[rng.IntN(3)], events[rng.IntN(3)], notifies[rng.IntN(3)]
+		if _, err := s.Query(); err != nil {
+			r.is(err, errWanted)
+			s.Abort(errWanted)
+		}
+		// a stream may fail at any moment: what it is asked for is taken or refused
+		var err error
+		switch rng.IntN(9) {
+		case 0:
+			err = s.Record(e)
+		case 1:
+			err = s.Wait(e)
+		case 2:
+			err = s.Signal(n)
+		case 3:
+			err = s.Await(n)
+		case 4:
+			err = n.Set()
+		case 5:
+			err = errors.Join(n.Fail(errWanted), n.Reset())
+		case 6:
+			s.Abort(errWanted)
+		case 7:
+			r.attempt(s)
+		default:
+			err = s.Copy(a, b)
+		}
+		if err != nil {
+			r.is(err, errWanted)
+		}
+	}
+	for _, s := range streams {
+		s.Abort(errWanted)
+	}
+	for _, s := range streams {
+		r.sync(s)
+	}
+	for i, s := range streams {
+		r.ok(s.Close())
+		r.ok(events[i].Close())
+		r.ok(notifies[i].Close())
+	}
+	r.ok(r.d.Free(a))
+	r.ok(r.d.Free(b))
+}

@@ -151,11 +151,12 @@ func checkCallbacks(r *rig) {
 	r.ok(s.Copy(m, kolo.HostMemory([]byte("new data"))))
 	r.ok(s.Copy(kolo.HostMemory(host), m))
 	r.callback(s, func(error) {
-		seen <- string(host)
+		had := string(host)
 		copy(host, "anything")
 		if err := s.Copy(m, kolo.HostMemory(host)); err != nil { // a callback may ask for more
 			r.Errorf("in a callback: %v", err)
 		}
+		seen <- had
 	})
 	require.Equal(r, "new data", receive(r, seen))
 	for i := range n {

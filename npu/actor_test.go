@@ -1,0 +1,105 @@
+package npu_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/actor"
+	"github.com/kolo-ccl/kolo/npu"
+	"github.com/kolo-ccl/kolo/npu/sim"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// control is a device with its actor.
+type control struct {
+	c    *sim.Cluster
+	d    npu.Device
+	sys  *actor.System
+	a    *npu.Actor
+	s    *actor.Shard
+	exit chan error
+}
+
+func newControl(t *testing.T, cfg actor.Config) *control {
+	t.Helper()
+	c, err := sim.New(sim.Config{Devices: 1, Fast: true})
+	require.NoError(t, err)
+	d, err := c.Open(0)
+	require.NoError(t, err)
+	k := &control{c: c, d: d, sys: actor.NewSystem(cfg), exit: make(chan error, 1)}
+	k.s = k.sys.NewShard("device")
+	k.a, err = npu.Spawn(k.s, d, func(err error) { k.exit <- err })
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, k.sys.Close(context.Background()))
+		require.NoError(t, c.Close(context.Background()))
+	})
+	return k
+}
+
+func TestActorOfALostDevice(t *testing.T) {
+	k := newControl(t, actor.Config{})
+	_, err := k.a.Alloc(t.Context(), 8)
+	require.NoError(t, err)
+	k.c.Lose(0)
+	_, err = k.a.Alloc(t.Context(), 8)
+	require.ErrorIs(t, err, npu.ErrLost)
+	m := &npu.CheckHealth{}
+	require.ErrorIs(t, k.a.Ask(t.Context(), m), npu.ErrLost)
+	require.Equal(t, 1, m.Health.Buffers)
+	require.ErrorIs(t, <-k.exit, npu.ErrLost)
+	_, err = k.a.Alloc(t.Context(), 8)
+	require.ErrorIs(t, err, npu.ErrLost, "who asks later hears why")
+	_, err = k.a.Close(t.Context())
+	require.NoError(t, err)
+}
+
+// What is answered after its asker has given up is given back.
+func TestActorTakesBackWhatNobodyWaitsFor(t *testing.T) {
+	k := newControl(t, actor.Config{Steps: rand.New(rand.NewPCG(1, 1))})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := k.a.Alloc(ctx, 8)
+	require.ErrorIs(t, err, kolo.ErrCanceled)
+	_, err = k.a.Stream(ctx, npu.StreamConfig{})
+	require.ErrorIs(t, err, kolo.ErrCanceled)
+	k.sys.Run()
+	h := k.d.Health()
+	require.Zero(t, h.Buffers)
+	require.Zero(t, h.Streams)
+}
+
+// A handler of the same shard tells, and is told.
+func TestActorTells(t *testing.T) {
+	k := newControl(t, actor.Config{})
+	answered := make(chan struct{})
+	asker := &asker{k: k, m: &npu.AllocMemory{Size: 8}}
+	asker.m.Done = func() { close(answered) }
+	ref, err := actor.Spawn[*begin](k.s, actor.Props{Name: "asker"}, asker)
+	require.NoError(t, err)
+	require.NoError(t, ref.Tell(&begin{}))
+	<-answered
+	require.NoError(t, asker.m.Err)
+	require.EqualValues(t, 8, asker.m.Memory.Size)
+}
+
+type asker struct {
+	k *control
+	m *npu.AllocMemory
+}
+
+type begin struct{}
+
+func (a *asker) Handle(*begin) error {
+	if err := a.k.a.Tell(a.k.s, a.m); err != nil {
+		return errors.Join(errors.New("tell"), err)
+	}
+	return nil
+}
