@@ -130,6 +130,9 @@ func brief(err error) error {
 			first = e
 		}
 	}
+	if call := (*kolo.Error)(nil); errors.As(first, &call) {
+		return call // it names the rank itself
+	}
 	return first
 }
 

@@ -166,5 +166,7 @@ func (c *Config) Run(ctx context.Context) error {
 		times:    make([]time.Duration, c.Ranks),
 		mistakes: make([]Mistake, c.Ranks),
 	}
-	return c.Rank.Run(ctx, c.Ranks, s.work)
+	cfg := c.Rank
+	cfg.Algorithm = "" // of the measured group only: what is forced need not know barriers
+	return cfg.Run(ctx, c.Ranks, s.work)
 }

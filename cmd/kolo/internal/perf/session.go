@@ -22,9 +22,10 @@ type session struct {
 // worker is one rank of a session.
 type worker struct {
 	*session
-	group  *rank.Group
-	me     int
-	memory []byte
+	group   *rank.Group // what is measured
+	between *rank.Group // of the same ranks, for the barriers around it
+	me      int
+	memory  []byte
 }
 
 // gap is what lies before the output if it is not in place: inputs and outputs keep
@@ -33,7 +34,15 @@ const gap = 64
 
 // work is one rank's part of the session.
 func (s *session) work(ctx context.Context, w *rank.World) error {
-	k := &worker{session: s, group: w.Group(), me: int(w.Rank())}
+	k := &worker{session: s, between: w.Group(), me: int(w.Rank())}
+	all := make([]kolo.Rank, w.Size())
+	for r := range all {
+		all[r] = kolo.Rank(r)
+	}
+	var err error
+	if k.group, err = w.NewGroup(rank.GroupConfig{Name: s.Operator.Name, Ranks: all, Algorithm: s.Rank.Algorithm}); err != nil {
+		return err
+	}
 	words := (s.most(k.me, s.counts) + 7) / 8
 	k.memory = rank.Of(make([]uint64, words)).Memory.Host // aligned for every element type
 	for {
@@ -64,7 +73,7 @@ func (k *worker) try(ctx context.Context, t *trial) error {
 	if err := k.repeat(ctx, r, k.Warmup); err != nil {
 		return err
 	}
-	if err := rank.Barrier(ctx, k.group); err != nil {
+	if err := rank.Barrier(ctx, k.between); err != nil {
 		return err
 	}
 	start := k.Now()
@@ -83,7 +92,7 @@ func (k *worker) try(ctx context.Context, t *trial) error {
 		}
 		k.mistakes[k.me] = k.examine(&l, out)
 	}
-	if err := rank.Barrier(ctx, k.group); err != nil {
+	if err := rank.Barrier(ctx, k.between); err != nil {
 		return err
 	}
 	if !reports {
@@ -102,11 +111,14 @@ func (k *worker) place(t *trial, l *layout) (in, out []byte) {
 	return cut(0, l.in), cut((l.in*size+gap-1)/gap*gap, l.out)
 }
 
+// poison is what no input holds for long.
+const poison = "\xa5\x5a\xa5\xa5\x5a\xa5\xa5\xa5"
+
 // load writes what must be overwritten to the output, and the rank's values to the
 // input, which may be a part of it.
 func (k *worker) load(in, out []byte) {
-	for i := range out {
-		out[i] = 0xa5
+	for n := copy(out, poison); n < len(out) && n > 0; n *= 2 {
+		copy(out[n:], out[:n])
 	}
 	k.pattern.fill(in, k.me, 0)
 }
