@@ -46,14 +46,16 @@ type hangUp struct{ cause error }
 
 // Spawn starts the actor of a Conn on a rank's shard. A panic of the driver breaks
 // the channel: all its ops end with that. A panic in a Sink ends the actor, of which
-// onExit hears; what was posted may then never complete.
+// onExit, if not nil, hears; what was posted may then never complete.
 func Spawn(s *actor.Shard, name string, peer kolo.Rank, conn Conn, onExit func(error)) (*Channel, error) {
 	c := &Channel{Peer: peer, shard: s, conn: conn}
 	exit := func(err error) {
 		if err != nil {
 			c.hangUp(err)
 		}
-		onExit(err)
+		if onExit != nil {
+			onExit(err)
+		}
 	}
 	ref, err := actor.Spawn[message](s, actor.Props{Name: name, Limit: maxWaiting, OnExit: exit, Dropped: c.dropped}, c)
 	if err != nil {

@@ -212,6 +212,13 @@ func TestSecondCompletionIsABug(t *testing.T) {
 	require.Len(t, o.heard, 1)
 }
 
+func TestSpawnWithoutOnExit(t *testing.T) {
+	sys := actor.NewSystem(actor.Config{})
+	_, err := Spawn(sys.NewShard("a"), "link", 1, &fakeConn{}, nil)
+	require.NoError(t, err)
+	require.NoError(t, sys.Close(context.Background()))
+}
+
 func TestSpawnInAClosedSystem(t *testing.T) {
 	sys := actor.NewSystem(actor.Config{})
 	require.NoError(t, sys.Close(context.Background()))

@@ -31,7 +31,8 @@ func (e *engine) Start(t channel.Turn, j *channel.Job) {
 // do does a job in one go.
 func do(j *channel.Job) {
 	for i := range j.Parts {
-		var dst, src [][]byte
+		var space [2][4][]byte
+		dst, src := space[0][:0], space[1][:0]
 		for _, m := range j.Parts[i].Dst {
 			dst = append(dst, m.Host)
 		}
