@@ -2,7 +2,8 @@
 # make test       every test, with the race detector where there is a C compiler
 # make check      what a change must pass; continuous integration runs this and nothing else
 # make test-long  the tests that take minutes, too (build tag long)
-# make bench      every benchmark; PKG=./plan BENCH=Choose for some
+# make bench      latency and bandwidth of the collectives beside plain goroutines; BENCHARGS=-ranks=8 and the like
+# make bench-go   the packages' own benchmarks; PKG=./plan BENCH=Choose for some
 # make bench-peers  Kolo beside Open MPI, plain goroutines and what memory allows; PEERS=-quick
 # make lint fmt   the house rules; the source formatted
 
@@ -22,7 +23,7 @@ RACE = $(shell test "$$($(GO) env CGO_ENABLED)" = 1 && command -v "$$($(GO) env 
 tagged = { grep -rlE "^//go:build .*\b$(1)\b" --include='*.go' . || true; } | xargs -r -n1 dirname | sort -u
 say  = @printf '\n== %s\n' "$(1)"
 
-.PHONY: demo test test-long check bench lint fmt
+.PHONY: demo test test-long check bench bench-go lint fmt
 .PHONY: check-format check-vet check-generated check-modules check-arm64 check-tags tools say-race
 
 demo:
@@ -35,6 +36,9 @@ test-long:
 	$(GO) test -tags long -timeout 90m $(PKG)
 
 bench:
+	$(GO) run ./bench $(BENCHARGS)
+
+bench-go:
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m $(PKG)
 
 # Results go to bench/out; go run ./bench/peers -help says what PEERS may hold.
