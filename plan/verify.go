@@ -151,6 +151,9 @@ type choreography struct {
 // assemble numbers the steps and checks what the Programs say of themselves.
 func assemble(key Key, programs []*Program) (*choreography, error) {
 	c := &choreography{key: key, programs: programs, first: make([]int32, 1, len(programs)+1)}
+	if len(programs) == 0 || key.Collective.Base().Rooted() && (key.Root < 0 || int(key.Root) >= len(programs)) {
+		return nil, &Fault{CheckShape, kolo.NoRank, -1, kolo.NoRank, fmt.Sprintf("%d programs with root %d", len(programs), int(key.Root))}
+	}
 	for r, p := range programs {
 		if p == nil {
 			return nil, &Fault{CheckShape, kolo.Rank(r), -1, kolo.NoRank, fmt.Sprintf("rank %d has no program", r)}
@@ -201,6 +204,9 @@ func (c *choreography) checkHeader(r kolo.Rank) error {
 	in, out := buffers(p)
 	if p.Blocks[In] != in || p.Blocks[Out] != out {
 		return differ("blocks of in and out", p.Blocks[:Scratch], []int{in, out})
+	}
+	if p.Blocks[Scratch] < 0 {
+		return differ("blocks of scratch", p.Blocks[Scratch], 0)
 	}
 	return nil
 }

@@ -160,12 +160,15 @@ func (b bad) find(t *testing.T) {
 
 func TestVerifyFindsBadShapes(t *testing.T) {
 	for _, b := range []bad{
+		{"no program", gatherKey, nil, func([]*Program) {}, CheckShape, "0 programs with root 0"},
+		{"no such root", Key{Collective: kolo.Gather, Root: 2}, gatherTwo(), func([]*Program) {}, CheckShape, "2 programs with root 2"},
+		{"negative scratch", gatherKey, gatherTwo(), func(p []*Program) { p[1].Blocks[Scratch] = -1 }, CheckShape, "blocks of scratch -1"},
 		{"missing program", gatherKey, gatherTwo(), func(p []*Program) { p[1] = nil }, CheckShape, "rank 1 has no program"},
 		{"wrong rank", gatherKey, gatherTwo(), func(p []*Program) { p[1] = p[0] }, CheckShape, "program 1 says rank 0 instead of 1"},
 		{"wrong group", gatherKey, gatherTwo(), func(p []*Program) { p[1].Ranks = 3 }, CheckShape, "number of ranks 3 instead of 2"},
 		{"other collective", reduceKey, gatherTwo(), func([]*Program) {}, CheckShape, "collective AllGather instead of AllReduce"},
 		{"other root", Key{Collective: kolo.Broadcast, Root: 1, InPlace: true},
-			byHand(Key{Collective: kolo.Broadcast, InPlace: true}, 1, 1, 0, func(kolo.Rank) []Step { return nil }),
+			byHand(Key{Collective: kolo.Broadcast, InPlace: true}, 2, 1, 0, func(kolo.Rank) []Step { return nil }),
 			func([]*Program) {}, CheckShape, "root 0 instead of 1"},
 		{"in place", Key{Collective: kolo.AllGather, InPlace: true}, gatherTwo(), func([]*Program) {}, CheckShape, "in place false instead of true"},
 		{"chunks", gatherKey, gatherTwo(), func(p []*Program) { p[0].Chunks = 1 }, CheckShape, "chunks 1 instead of 2"},
@@ -462,4 +465,60 @@ func sameSizes(t *testing.T, k Key, n, parts int, call *kolo.Call) {
 			bytes[number] = size
 		}
 	}
+}
+
+// bytesSource hands out the bytes of a fuzzer's input, then zeros.
+type bytesSource []byte
+
+func (b *bytesSource) next(n int) int {
+	if len(*b) == 0 {
+		return 0
+	}
+	x := int((*b)[0])
+	*b = (*b)[1:]
+	return x % n
+}
+
+func (b *bytesSource) spans(empty bool) (out []Span) {
+	if empty && b.next(3) == 0 {
+		return nil
+	}
+	for range 1 + b.next(2) {
+		out = append(out, Span{Buffer(b.next(4)), int32(b.next(5) - 1), int32(b.next(4)), int32(b.next(4) - 1)})
+	}
+	return out
+}
+
+// What Verify accepts has no collision, and nothing makes it panic.
+func FuzzVerify(f *testing.F) {
+	for _, seed := range []string{"", "\x05\x02\x01\x03abcdefghijklmnopqrstuvwxyz0123456789", "\x04\x01\x00\x00\x03\x01\x00\x01\x01\x02\x01"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, input []byte) {
+		b := bytesSource(input)
+		all := kolo.Collectives()
+		k := Key{Collective: all[b.next(len(all))], InPlace: b.next(2) == 1, Scale: b.next(2) == 1}
+		ranks := 1 + b.next(3)
+		programs := byHand(k, ranks, 1+b.next(3), b.next(3), func(kolo.Rank) (steps []Step) {
+			for i := range b.next(6) {
+				s := Step{Op: Opcode(b.next(6)), Lane: uint8(b.next(2)), Final: b.next(2) == 1}
+				for range b.next(3) {
+					s.Peers = append(s.Peers, kolo.Rank(b.next(4)))
+				}
+				s.Src, s.Dst = b.spans(true), b.spans(true)
+				for range b.next(3) {
+					s.After = append(s.After, int32(b.next(i+1)))
+				}
+				steps = append(steps, s)
+			}
+			return steps
+		})
+		report, err := Verify(k, programs)
+		if err != nil || report.Messages == 0 {
+			return
+		}
+		if why := collision(programs); why != "" {
+			t.Fatalf("accepted, but %s", why)
+		}
+	})
 }

@@ -100,20 +100,25 @@ func prove(t *testing.T, k Key, topo *Topology) {
 }
 
 // few says that a sample must do for n ranks.
-func few(n int) bool { return n > 33 || n > 17 && !long }
+func few(n int) bool { return n > 33 || n > 9 && !long }
 
 // shapes are ways to put n ranks on servers.
 func shapes(t *testing.T, n int) []*Topology {
 	out := []*Topology{OneProcess(n)}
 	add := func(sizes ...int) { out = append(out, mustServers(t, sizes...)) }
 	for s := 2; s <= n; s++ {
-		if n%s == 0 && (!few(n) || s < 4 || n < 3*s) && (n <= 33 || s == 4) {
+		if n%s == 0 {
 			add(slices.Repeat([]int{n / s}, s)...)
+			if few(n) {
+				break
+			}
 		}
 	}
-	if n > 2 && n <= 33 {
-		add(1, n-1)
+	if n > 2 {
 		add(n-n/3, n/3)
+	}
+	if n > 2 && !few(n) {
+		add(1, n-1)
 	}
 	if n > 5 && n%2 == 0 { // ranks dealt out in turn, in two racks
 		server, rack := make([]int, n), make([]int, n)
