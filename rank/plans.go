@@ -1,7 +1,6 @@
 package rank
 
 import (
-	"fmt"
 	"math/bits"
 	"sync"
 
@@ -73,7 +72,9 @@ func (p *plans) algorithm(rd *round) (string, error) {
 	}
 	got, ok := p.choices[k]
 	if !ok {
-		got.algorithm, got.err = p.choose(c, k.inPlace)
+		var choice plan.Choice
+		choice, got.err = p.choose(c, k.inPlace)
+		got.algorithm = choice.Algorithm
 		p.choices[k] = got
 	}
 	p.last, p.lastOne = k, got
@@ -90,21 +91,15 @@ func volume(c *kolo.Call) int64 {
 }
 
 // choose asks plan. The medium moves blocks in any order, so an AllToAll in place,
-// whose blocks trade places, is left to the choreographies.
-func (p *plans) choose(c *kolo.Call, inPlace bool) (string, error) {
-	got, err := plan.Choose(c, p.costs(), p.policy)
-	if err != nil {
-		return "", err
+// whose blocks trade places, is left to the choreographies, as if there were no medium.
+func (p *plans) choose(c *kolo.Call, inPlace bool) (plan.Choice, error) {
+	t := p.costs()
+	if inPlace && c.Collective.Base() == kolo.AllToAll && t.Medium {
+		without := *t
+		without.Medium = false
+		t = &without
 	}
-	if got.Algorithm != fabricName || !inPlace {
-		return got.Algorithm, nil
-	}
-	for _, row := range got.Rows {
-		if row.Serves && row.Name != fabricName {
-			return row.Name, nil
-		}
-	}
-	return "", fmt.Errorf("%w: algorithm fabric does not do %v in place, and no other serves it here", kolo.ErrUnsupported, c.Collective)
+	return plan.Choose(c, t, p.policy)
 }
 
 // program is the Program of one rank's call.
@@ -132,9 +127,7 @@ func (p *plans) program(t *ticket, algorithm string) (plan.Compiled, error) {
 }
 
 // choose is the choice for a call, with its reasons.
-func (h *hub) choose(c *kolo.Call) (plan.Choice, error) {
-	return plan.Choose(c, h.plans.costs(), h.plans.policy)
-}
+func (h *hub) choose(c *kolo.Call) (plan.Choice, error) { return h.plans.choose(c, c.InPlace) }
 
 // scalesInFold says that the fold which joins the elements of all ranks multiplies
 // them for PreMulSum, as the medium does. A step of its own would round the products of
