@@ -361,21 +361,22 @@ func (c *Cluster) dispatch(k *task) {
 	if k.s != nil { // and not before what a host has set, where real time is ahead
 		at = max(at, k.s.queue.Stamp)
 	}
+	why := k.Err // an abort may set it while the callback runs
 	switch {
 	case k.synced != nil:
 		c.schedule(at, func() {
 			c.end(k, nil)
-			k.synced <- k.Err
+			k.synced <- why
 		})
 	case k.Kind == npu.TaskCall:
 		var failed error
-		c.call(at, func() { failed = k.calls() }, func() { c.end(k, failed) })
+		c.call(at, func() { failed = k.calls(why) }, func() { c.end(k, failed) })
 	case k.Kind == npu.TaskRecord:
 		if k.Mark.Latest(&k.Task) {
 			k.event.at = at
 		}
 		c.end(k, nil)
-	case k.Err != nil:
+	case why != nil:
 		c.end(k, nil)
 	default:
 		c.launch(k, at)
@@ -434,16 +435,16 @@ func (c *Cluster) end(k *task, err error) {
 	}
 }
 
-// calls calls the callback. A watcher of an event has no stream.
-func (k *task) calls() error {
+// calls calls the callback, with why it was dropped, if it was.
+func (k *task) calls(why error) error {
 	err := protect(func() error {
-		k.call(k.Err)
+		k.call(why)
 		return nil
 	})
-	if err != nil && k.s != nil {
+	if err != nil {
 		return k.s.error(k.op, err)
 	}
-	return err
+	return nil
 }
 
 // protect turns a panic of what users wrote into an error.
