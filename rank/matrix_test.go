@@ -388,7 +388,10 @@ func (b *matrixCalls) elements() int64 {
 		}
 		return k
 	case 5:
-		if n > 9 {
+		switch base := b.k.Base(); {
+		case base == kolo.AllReduce || base == kolo.Reduce || base == kolo.Broadcast:
+			return 5003 // from 128 a rank on, 4-byte elements are cut at cache lines
+		case n > 9:
 			return 301
 		}
 		return 3001
