@@ -82,11 +82,15 @@ func TestCollectiveBetweenTwoStreams(t *testing.T) {
 			}
 			var consumers []npu.Stream
 			var got [devices]byte
+			var began, reduced [devices]npu.Event
 			for i, m := range buffers {
 				producer, consumer := r.stream(i), r.stream(i)
 				r.ok(producer.Launch(npu.Kernel{Name: "backward", Time: ms * time.Duration(i+1), Args: []kolo.Memory{m},
 					Host: func(args [][]byte) error { args[0][2], args[0][3] = 128, 63; return nil }})) // 1.0
+				began[i], reduced[i] = r.event(i), r.event(i)
+				r.ok(consumer.Record(began[i]))
 				a.call(r, i, producer, consumer)
+				r.ok(consumer.Record(reduced[i]))
 				r.ok(producer.Launch(npu.Kernel{Name: "next layer", Time: 10 * ms})) // goes on beside the collective
 				r.ok(consumer.Launch(npu.Kernel{Name: "optimizer", Args: []kolo.Memory{m.Slice(0, 4)},
 					Host: func(args [][]byte) error { got[i] = args[0][3]; return nil }}))
@@ -105,8 +109,13 @@ func TestCollectiveBetweenTwoStreams(t *testing.T) {
 				require.Zero(r, got)
 				return
 			}
-			// the later producer; half from the peer, folded, half to the peer
-			require.Equal(r, 2*ms+52*us+7*us+52*us, time.Since(start))
+			for i := range devices {
+				took, err := reduced[i].Since(began[i])
+				r.ok(err)
+				// the later producer; half from the peer, folded, half to the peer
+				require.Equal(r, 2*ms+52*us+7*us+52*us, took)
+			}
+			require.Equal(r, 12*ms, time.Since(start), "the next layer has the compute engine first")
 			require.Equal(r, [devices]byte{64, 64}, got, "2.0")
 			a.engine.Close()
 		})
