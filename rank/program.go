@@ -147,10 +147,13 @@ func (r *run) begin(i int) {
 		s.post(st, channel.Recv, st.Dst)
 	case plan.RecvReduce:
 		s.post(st, channel.View, nil)
-	case plan.Copy:
-		s.fold(kernel.Op{}, r.memory(s.dst[:0], st.Dst), r.memory(s.src[:0], st.Src))
-	case plan.Scale:
-		s.fold(r.scale, r.memory(s.dst[:0], st.Dst), r.memory(s.src[:0], st.Src))
+	case plan.Copy, plan.Scale:
+		op := kernel.Op{}
+		if st.Op == plan.Scale {
+			op = r.scale
+		}
+		s.dst, s.src = r.memory(s.dst[:0], st.Dst), r.memory(s.src[:0], st.Src)
+		s.fold(op, s.dst, s.src)
 	default:
 		panic(fmt.Sprintf("rank: cannot run step %d, a %v", i, st.Op))
 	}
