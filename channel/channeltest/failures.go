@@ -190,7 +190,7 @@ func checkCloseUnused(t testing.TB, k Kit) {
 // checkCloseWhilePosting closes a link while goroutines post to both of its ends.
 func checkCloseWhilePosting(t testing.TB, k Kit) {
 	rng := k.rng(6)
-	for round := range 20 {
+	for round := range 8 {
 		w := newWorld(t, k, 2)
 		closeAt := rng.IntN(60)
 		var wg sync.WaitGroup
@@ -232,7 +232,7 @@ func checkCloseWhilePosting(t testing.TB, k Kit) {
 // checkCloseWhileMoving closes links while the driver moves bytes: what has met its
 // other end may end well or with the loss, but it ends, and then its memory is free.
 func checkCloseWhileMoving(t testing.TB, k Kit) {
-	const n = 2<<20 + 7
+	const n = 1<<20 + 7
 	for round := range 6 {
 		w := newWorld(t, k, 2)
 		var moves [3][2]*transfer

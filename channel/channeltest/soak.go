@@ -223,7 +223,7 @@ func checkSoak(t testing.TB, k Kit) {
 // checkSoakWithFailures aborts groups and closes links meanwhile. What was posted
 // completes once, and what was received undisturbed is right.
 func checkSoakWithFailures(t testing.TB, k Kit) {
-	for round := range uint64(4) {
+	for round := range uint64(2) {
 		s := newSoak(t, Kit{Open: k.Open, Seed: k.Seed + round, Patience: k.Patience})
 		rng := k.rng(8 + round)
 		var wg sync.WaitGroup
