@@ -2,7 +2,6 @@ package rank
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -37,7 +36,6 @@ type hub struct {
 	shard *actor.Shard
 	self  actor.Ref[hubMessage]
 
-	spins   bool     // its ranks are no more than the processors: waiting for them by looking pays
 	rounds  []*round // pending, by call number from base on
 	base    uint64
 	spare   []*round
@@ -172,7 +170,6 @@ func (p *process) newHub(key hubKey, c GroupConfig) (*hub, error) {
 		members: make([]member, n), gone: make([]atomic.Pointer[kolo.Error], n), seen: make([]spans, n)}
 	h.plans.init(h.topo, p.probe, policyOf(c.Algorithm, p.cfg.Choice, p.cfg.Reproducible))
 	h.shard = p.sys.NewShard("hub " + key.name)
-	h.spins = n <= runtime.GOMAXPROCS(0)
 	h.job.Priority = c.Priority
 	h.job.Done = h.jobEnded
 	ref, err := actor.Spawn[hubMessage](h.shard, actor.Props{Name: "hub " + key.name, Limit: 1 << 24, OnExit: h.exited, Dropped: h.dropped}, h)

@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"fmt"
 	"math/bits"
 	"sync"
 
@@ -97,7 +98,11 @@ func (p *plans) choose(c *kolo.Call, inPlace bool) (plan.Choice, error) {
 	if inPlace && c.Collective.Base() == kolo.AllToAll && t.Medium {
 		without := *t
 		without.Medium = false
-		t = &without
+		got, err := plan.Choose(c, &without, p.policy)
+		if err != nil {
+			err = fmt.Errorf("in place, which the medium cannot do: %w", err)
+		}
+		return got, err
 	}
 	return plan.Choose(c, t, p.policy)
 }

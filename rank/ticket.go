@@ -73,7 +73,7 @@ func (t *ticket) wait(ctx context.Context) error {
 	}
 	g := t.group
 	runtime.Gosched()
-	if t.in.Len()+t.out.Len() > lendFrom || g.hub.spins {
+	if t.in.Len()+t.out.Len() > lendFrom {
 		g.hub.p.engine.Lend(&t.state)
 	}
 	park := t.park
