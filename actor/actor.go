@@ -92,7 +92,7 @@ func (r Ref[M]) From(s *Shard) Ref[M] { return Ref[M]{c: r.c, from: s} }
 func (r Ref[M]) Valid() bool { return r.c != nil }
 
 // Waiting is the number of messages in the mailbox.
-func (r Ref[M]) Waiting() int { return int(r.c.waiting.Load()) }
+func (r Ref[M]) Waiting() int { return r.c.queued() }
 
 // Stop ends the actor after the messages that are in its mailbox. It may be called
 // more than once and does not wait.
@@ -105,7 +105,7 @@ type cell struct {
 	handle  func(any) error
 	pid     *proto.PID
 	mail    mailbox
-	waiting atomic.Int64
+	waiting int         // messages in the shard's queue; guarded by the shard
 	dead    atomic.Bool // set on the shard when the handler has failed or Stop was handled
 	stopped bool        // Stop was sent; guarded by the shard
 	current any         // the message being handled; what protoactor sees is the cell itself
@@ -119,15 +119,20 @@ func (c *cell) tell(from *Shard, m any) error {
 	if c.dead.Load() {
 		return fmt.Errorf("%w: actor %s has ended", kolo.ErrClosed, c.props.Name)
 	}
-	if n := c.waiting.Add(1); n > int64(c.props.Limit) {
-		c.waiting.Add(-1)
+	switch c.shard.post(from, item{c: c, m: m}) {
+	case full:
 		return fmt.Errorf("%w: mailbox of %s holds %d messages", kolo.ErrLimit, c.props.Name, c.props.Limit)
-	}
-	if !c.shard.post(from, item{c: c, m: m}) {
-		c.waiting.Add(-1)
+	case stopped:
 		return fmt.Errorf("%w: actor %s was told to stop", kolo.ErrClosed, c.props.Name)
 	}
 	return nil
+}
+
+// queued is the number of messages that wait.
+func (c *cell) queued() int {
+	c.shard.mu.Lock()
+	defer c.shard.mu.Unlock()
+	return c.waiting
 }
 
 func (c *cell) stop(from *Shard) {
@@ -150,7 +155,7 @@ func (b *mailbox) RegisterHandlers(inv proto.MessageInvoker, _ proto.Dispatcher)
 func (b *mailbox) Start() {}
 
 // UserMessageCount is the number of messages that wait.
-func (b *mailbox) UserMessageCount() int { return int(b.c.waiting.Load()) }
+func (b *mailbox) UserMessageCount() int { return b.c.queued() }
 
 // PostUserMessage takes a message sent by PID. Nobody has our PIDs; protoactor
 // itself sends such a message when it is asked to poison an actor.
@@ -213,7 +218,6 @@ func (c *cell) run(m any) {
 		c.mail.invoker.InvokeSystemMessage(&proto.Stop{})
 		return
 	}
-	c.waiting.Add(-1)
 	if c.dead.Load() {
 		if c.props.Dropped != nil {
 			c.props.Dropped(m, cmp.Or(c.err, kolo.ErrClosed))

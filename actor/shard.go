@@ -39,31 +39,44 @@ func (s *Shard) System() *System { return s.sys }
 
 // post hands an item to the shard. An idle shard becomes the caller's to run: then
 // the item is its batch, and the shard is run at once, or left to the shard whose
-// handler is posting. An item behind a stop is not taken.
-func (s *Shard) post(from *Shard, it item) (taken bool) {
+// handler is posting. An item behind a stop is not taken, nor one too many.
+func (s *Shard) post(from *Shard, it item) answer {
 	s.mu.Lock()
 	if it.c.stopped && !it.late() {
 		s.mu.Unlock()
-		return false
+		return stopped
 	}
 	if it.m == stopMail {
 		it.c.stopped = true
 	}
 	if s.running {
+		defer s.mu.Unlock()
+		if it.c.waiting >= it.c.props.Limit && !it.late() && it.m != stopMail {
+			return full
+		}
+		it.c.waiting++
 		s.queue = append(s.queue, it)
-		s.mu.Unlock()
-		return true
+		return taken
 	}
 	s.running = true
 	s.mu.Unlock()
 	s.batch, s.at = append(s.batch[:0], it), 0
 	if from != nil {
 		from.ready = append(from.ready, s)
-		return true
+		return taken
 	}
 	s.sys.start(s)
-	return true
+	return taken
 }
+
+// answer is what becomes of an item that is posted.
+type answer uint8
+
+const (
+	taken answer = iota
+	full
+	stopped
+)
 
 // busy says whether somebody runs the shard, or is about to.
 func (s *Shard) busy() bool {
@@ -116,6 +129,9 @@ func (s *Shard) next() bool {
 	defer s.mu.Unlock()
 	s.batch, s.queue = s.queue, s.batch[:0]
 	s.at = 0
+	for i := range s.batch {
+		s.batch[i].c.waiting--
+	}
 	if len(s.batch) == 0 {
 		s.running = false
 	}

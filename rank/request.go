@@ -89,9 +89,19 @@ func (g *Group) issue(r *Request, async bool) (*ticket, error) {
 	if err != nil {
 		return nil, g.refusal(r, err)
 	}
-	if err := t.fill(g, r); err != nil {
+	if k := knownOf(r); k == t.known && k.plain {
+		if !t.noIn {
+			t.in = r.In.Memory
+		}
+		if !t.noOut {
+			t.out = r.Out.Memory
+		}
+	} else if err := t.fill(g, r); err != nil {
+		t.known = known{}
 		g.putBack(t)
 		return nil, g.refusal(r, err)
+	} else {
+		t.known, t.noIn, t.noOut = k, spanOf(t.in) != k.in, spanOf(t.out) != k.out
 	}
 	if async {
 		t.async = true
@@ -112,6 +122,27 @@ type asked struct {
 	call    kolo.Call
 	in, out kolo.Memory
 	displs  plan.Displs
+	known   known // the Request that call was made of
+	noIn    bool  // the call does not use the Request's input
+	noOut   bool
+}
+
+// known is what the checks of a Request look at, so that one that is asked again need
+// not be checked again. It holds addresses only: it keeps no memory alive.
+type known struct {
+	collective      kolo.Collective
+	inType, outType kolo.DType
+	plain           bool // host memory, no counts
+	op              kolo.ReduceOp
+	root            kolo.Rank
+	in, out         span
+}
+
+func knownOf(r *Request) known {
+	return known{collective: r.Collective, inType: r.In.DType, outType: r.Out.DType, op: r.Op, root: r.Root,
+		in: spanOf(r.In.Memory), out: spanOf(r.Out.Memory),
+		plain: r.Send.Counts == nil && r.Recv.Counts == nil && r.In.Memory.Space == kolo.HostSpace &&
+			r.Out.Memory.Space == kolo.HostSpace && !isMessage(r.Collective)}
 }
 
 // fill checks r against the group and makes the call of it.
