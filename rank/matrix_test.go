@@ -210,7 +210,11 @@ func feasible(list []matrixCase) pairs {
 // pairwise is a case for every triple, and as many more as it takes for every
 // pair of values to occur in one.
 func pairwise(rng *rand.Rand) []matrixCase {
-	list := slices.DeleteFunc(triples(), func(c matrixCase) bool { return matrixPlaces[c[atPlace]].long })
+	list := slices.DeleteFunc(triples(), func(c matrixCase) bool {
+		at, flat := matrixPlaces[c[atPlace]], !strings.HasPrefix(matrixAlgorithms[c[byAlgorithm]].Name, "hier:")
+		several := len(at.topo.Groups()) > 1 && at.topo.EqualServers() // where flat algorithms do what they do in one
+		return at.long || flat && several
+	})
 	open := feasible(list)
 	gain := func(c matrixCase) (n int) {
 		c.pairs(func(k [4]int) {
