@@ -72,9 +72,10 @@ func (t *ticket) wait(ctx context.Context) error {
 		return t.err
 	}
 	g := t.group
-	runtime.Gosched()
 	if t.in.Len()+t.out.Len() > lendFrom {
 		g.hub.p.engine.Lend(&t.state)
+	} else {
+		runtime.Gosched() // the ranks that are missing may be waiting for this processor
 	}
 	park := t.park
 	if !t.state.CompareAndSwap(ticketOpen, ticketParked) {
