@@ -22,7 +22,9 @@
 //	channel/hccs     the driver for ranks of one process: zero-copy, fabric
 //	channel/faulty   a driver around another that loses, delays and cuts
 //	rank             the user's API: World, Group, Work, every collective, Run
-//	cmd/...          command line tools
+//	npu, npu/sim     devices and streams; a simulated NPU
+//	cmd/kolo         the command line: kolo test measures and checks collectives
+//	bench            our own measurements, also beside other programs
 //	examples/...     one runnable idea each
 //
 // Start with package rank to use it, with package plan to add an algorithm,
