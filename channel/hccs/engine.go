@@ -30,8 +30,9 @@ type Engine struct {
 	jobs    []*channel.Job // started and not finished, most urgent first
 	closing bool
 	workers sync.WaitGroup
-	open    atomic.Int32 // jobs that may have blocks to take
-	lent    atomic.Int32 // goroutines in Lend
+	open    atomic.Int32                // jobs started and not finished
+	top     atomic.Pointer[channel.Job] // the most urgent of them
+	lent    atomic.Int32                // goroutines in Lend
 }
 
 // NewEngine makes an engine with workers goroutines, which are parked while there
@@ -82,7 +83,7 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 	e.jobs = append(e.jobs, nil)
 	copy(e.jobs[at+1:], e.jobs[at:])
 	e.jobs[at] = j
-	e.open.Store(int32(len(e.jobs)))
+	e.listed()
 	j.State.Side[0].Set(0, blocks/2) // from here on a helper of the job's last run may end this one
 	j.State.Side[1].Set(blocks/2, blocks)
 	e.mu.Unlock()
@@ -116,8 +117,18 @@ func cut(j *channel.Job) int {
 	return int(n)
 }
 
-// pick is the most urgent job that has blocks to take, or nil.
+// pick is the most urgent job that has blocks to take, or nil. With one job, the
+// usual case, it takes no lock.
 func (e *Engine) pick() *channel.Job {
+	j := e.top.Load()
+	switch {
+	case j == nil:
+		return nil
+	case isOpen(j):
+		return j
+	case e.open.Load() < 2:
+		return nil
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.waiting()
@@ -126,11 +137,24 @@ func (e *Engine) pick() *channel.Job {
 // waiting is pick with e.mu held.
 func (e *Engine) waiting() *channel.Job {
 	for _, j := range e.jobs {
-		if j.State.Side[0].Open() || j.State.Side[1].Open() {
+		if isOpen(j) {
 			return j
 		}
 	}
 	return nil
+}
+
+// isOpen says whether the job has blocks to take.
+func isOpen(j *channel.Job) bool { return j.State.Side[0].Open() || j.State.Side[1].Open() }
+
+// listed notes what the list of jobs holds; e.mu is held.
+func (e *Engine) listed() {
+	var top *channel.Job
+	if len(e.jobs) > 0 {
+		top = e.jobs[0]
+	}
+	e.open.Store(int32(len(e.jobs)))
+	e.top.Store(top)
 }
 
 // help does blocks of j, at most takeBlocks. Each core begins with its own half, so
@@ -162,7 +186,7 @@ func (e *Engine) finish(j *channel.Job) {
 			break
 		}
 	}
-	e.open.Store(int32(len(e.jobs)))
+	e.listed()
 	e.mu.Unlock()
 	j.Done(nil, nil)
 }
