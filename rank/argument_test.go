@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"testing"
-	"unsafe"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/plan"
@@ -20,7 +19,7 @@ func asBytes(b []byte, d kolo.DType) Buffer { return Buffer{Memory: kolo.HostMem
 
 // off is a buffer of n int32 that begins one byte behind where it should.
 func off(n int) Buffer {
-	b := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(make([]int64, n)))), 8*n)
+	b := bytesOf(make([]int64, n))
 	return asBytes(b[1:4*n+1], kolo.Int32)
 }
 

@@ -60,7 +60,7 @@ func TestCloseWaitsForCallsInFlight(t *testing.T) {
 			got := make([]int32, 4)
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				time.Sleep(3 * time.Second)
+				sleep(3 * time.Second)
 				require.NoError(t, AllReduce(t.Context(), worlds[1].Group(), b, kolo.Sum))
 				require.NoError(t, Recv(t.Context(), worlds[1].Group(), got, 0, 0))
 			})
@@ -203,7 +203,7 @@ func TestSecondCloseWaitsForTheFirst(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { require.Error(t, worlds[0].Close(t.Context())) })
 		wg.Go(func() {
-			time.Sleep(time.Second)
+			sleep(time.Second)
 			short, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			require.NoError(t, worlds[0].Close(short))
@@ -224,7 +224,7 @@ func TestRankThatFailsWithCallsInFlightLeavesAtOnce(t *testing.T) {
 			start := time.Now()
 			err := Config{Algorithm: algorithm, Timeout: -1}.Run(t.Context(), 3, func(ctx context.Context, w *World) error {
 				if w.Rank() > 0 {
-					time.Sleep(time.Hour)
+					sleep(time.Hour)
 					return nil
 				}
 				AllReduceAsync(w.Group(), fill(0, 5), kolo.Sum)
