@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
 	"github.com/kolo-ccl/kolo/plan"
 )
 
@@ -43,6 +44,9 @@ type Config struct {
 	// Driver is the name of the channel driver between ranks of this process; the
 	// driver's package must be linked in. Empty means hccs.
 	Driver string
+	// Wrap, if set, makes the driver to use around the one of Driver: for tests, as
+	// with channel/faulty. The fabric algorithm uses no driver; force another one.
+	Wrap func(channel.Driver) (channel.Driver, error)
 
 	sources map[string]string // field -> where its value is from, if not the program
 }
@@ -146,5 +150,6 @@ func (c *Config) settings(given *Config) []Setting {
 		{"Topology", c.Topology.String(), source("Topology", given.Topology != nil)},
 		{"Workers", fmt.Sprint(c.Workers), source("Workers", given.Workers != 0)},
 		{"Driver", c.Driver, source("Driver", given.Driver != "")},
+		{"Wrap", fmt.Sprint(c.Wrap != nil), source("Wrap", given.Wrap != nil)},
 	}
 }

@@ -506,11 +506,12 @@ func (h *hub) leave(m *leave) {
 	}
 }
 
-// holds says whether a round that has not begun has a call of rank r, whose memory
-// must be free once it has left.
+// holds says whether a round has a call of rank r, whose memory must be free once it
+// has left. What the medium is doing ends by itself.
 func (h *hub) holds(r kolo.Rank) bool {
 	for i, rd := range h.rounds {
-		if rd.tickets[r] != nil && !(i == 0 && h.running) {
+		byMedium := i == 0 && h.running && !slices.ContainsFunc(h.runs, func(r *run) bool { return !r.over })
+		if rd.tickets[r] != nil && !byMedium {
 			return true
 		}
 	}

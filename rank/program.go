@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -354,6 +355,9 @@ func (r *run) failure(step int, t *transfer, err error) error {
 	e := r.ticket.failure(err)
 	if k, ok := err.(*kolo.Error); ok {
 		return k
+	}
+	if errors.Is(err, kolo.ErrMismatch) { // the calls agree: the messages are out of step
+		err = fmt.Errorf("%w: a message in front of this one has not come: %v", kolo.ErrLost, err)
 	}
 	e.Peer = t.peer
 	e.Err = fmt.Errorf("step %d of %d (%v, %s), peer %d: %w", step, len(r.program.Steps), r.program.Steps[step].Op, r.program.Algorithm, int(t.peer), err)

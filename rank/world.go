@@ -69,7 +69,7 @@ func newProcess(n int, given Config) (*process, error) {
 		p.probe = sync.OnceValue(Probe)
 	}
 	p.engine = hccs.NewEngine(cfg.Workers)
-	driver, err := channel.Open(cfg.Driver, channel.Config{Job: "local", Engine: p.engine})
+	driver, err := openDriver(&cfg, p.engine)
 	if err != nil {
 		p.engine.Close()
 		return nil, err
@@ -85,6 +85,19 @@ func newProcess(n int, given Config) (*process, error) {
 		p.actors = append(p.actors, a)
 	}
 	return p, nil
+}
+
+// openDriver makes the driver that the configuration names.
+func openDriver(c *Config, e channel.Engine) (channel.Driver, error) {
+	inner, err := channel.Open(c.Driver, channel.Config{Job: "local", Engine: e})
+	if err != nil || c.Wrap == nil {
+		return inner, err
+	}
+	outer, err := c.Wrap(inner)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("Config.Wrap: %w", err), inner.Close())
+	}
+	return outer, nil
 }
 
 // close ends what the ranks share, after their worlds were closed.
