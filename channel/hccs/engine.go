@@ -16,8 +16,10 @@ const (
 	foldBlock  = 16 << 10 // bytes of a block, of each operand, where several are folded
 	moveBlock  = 32 << 10 // and where one is moved
 	takeBlocks = 8        // blocks that a helper does before it looks for a more urgent job
-	lendSpins  = 2000     // looks of a lender that finds nothing to do
-	yieldEvery = 16       // looks between two yields
+	takeFew    = 2        // and of a job that has many left, as those do that no cache holds
+	manyBlocks = 128
+	lendSpins  = 2000 // looks of a lender that finds nothing to do
+	yieldEvery = 16   // looks between two yields
 )
 
 // Engine is the software DMA engine of a process: host memory, host kernels. Small
@@ -77,7 +79,7 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 	j.State.Left.Store(int64(blocks))
 	e.mu.Lock()
 	at := len(e.jobs)
-	for at > 0 && e.jobs[at-1].Priority < j.Priority {
+	for at > 0 && before(j, blocks, e.jobs[at-1]) {
 		at--
 	}
 	e.jobs = append(e.jobs, nil)
@@ -88,6 +90,15 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 	j.State.Side[1].Set(blocks/2, blocks)
 	e.mu.Unlock()
 	e.wake()
+}
+
+// before says whether j, of so many blocks, goes before a job that is listed: by
+// priority, and among equals the one with less to do.
+func before(j *channel.Job, blocks int, listed *channel.Job) bool {
+	if j.Priority != listed.Priority {
+		return j.Priority > listed.Priority
+	}
+	return int64(blocks) < listed.State.Left.Load()
 }
 
 // wake wakes a worker, unless the lent goroutines keep the processors busy: whoever
@@ -157,13 +168,16 @@ func (e *Engine) listed() {
 	e.top.Store(top)
 }
 
-// help does blocks of j, at most takeBlocks. Each core begins with its own half, so
+// help does some blocks of j. Each core begins with its own half, so
 // that a buffer that is reduced again and again stays in that core's caches.
 func (e *Engine) help(j *channel.Job) {
-	n := int64(0)
+	n, most := int64(0), int64(takeBlocks)
+	if j.State.Left.Load() > manyBlocks {
+		most = takeFew
+	}
 	side := cpu.CPU() & 1
 	for range 2 {
-		for n < takeBlocks {
+		for n < most {
 			block, ok := j.State.Side[side].Take()
 			if !ok {
 				break
@@ -254,6 +268,7 @@ func (e *Engine) Lend(done *atomic.Uint32) {
 			if j := e.pick(); j != nil {
 				e.help(j)
 				i = 0
+				runtime.Gosched() // to ranks that have something to call
 				continue
 			}
 		}
@@ -279,6 +294,7 @@ func (e *Engine) work() {
 		if j != nil {
 			e.wake() // one wakes the next
 			e.help(j)
+			runtime.Gosched()
 			continue
 		}
 		e.mu.Lock()
