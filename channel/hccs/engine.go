@@ -294,7 +294,9 @@ func (e *Engine) work() {
 		if j != nil {
 			e.wake() // one wakes the next
 			e.help(j)
-			runtime.Gosched()
+			if e.lent.Load() > 0 { // ranks wait; beside goroutines that only compute, a turn is long in coming
+				runtime.Gosched()
+			}
 			continue
 		}
 		e.mu.Lock()

@@ -298,6 +298,7 @@ func TestJobStartedWhileLendersLeave(t *testing.T) {
 			done.Store(1)
 			for !over.Load() {
 				e.Lend(&done)
+				runtime.Gosched()
 			}
 		})
 	}
