@@ -86,22 +86,28 @@ func dtypeOf[T Number]() kolo.DType {
 	return kolo.Uint64
 }
 
-// span is a range of host addresses, for comparing.
-type span struct{ lo, hi uintptr }
+// span is a range of addresses of a space, for comparing.
+type span struct {
+	lo, hi uintptr
+	space  kolo.Space
+}
 
-// spanOf is where host memory lies; empty for device memory and for no memory.
+// spanOf is where memory lies; empty for no memory.
 func spanOf(m kolo.Memory) span {
+	if m.Space != kolo.HostSpace && m.Size > 0 {
+		return span{uintptr(m.Addr), uintptr(m.Addr) + uintptr(m.Size), m.Space}
+	}
 	if len(m.Host) == 0 {
 		return span{}
 	}
 	lo := uintptr(unsafe.Pointer(unsafe.SliceData(m.Host)))
-	return span{lo, lo + uintptr(len(m.Host))}
+	return span{lo: lo, hi: lo + uintptr(len(m.Host))}
 }
 
 func (s span) empty() bool { return s.lo == s.hi }
 
 func (s span) overlaps(t span) bool {
-	return !s.empty() && !t.empty() && s.lo < t.hi && t.lo < s.hi
+	return !s.empty() && !t.empty() && s.space == t.space && s.lo < t.hi && t.lo < s.hi
 }
 
 // aligned says whether the span starts at a multiple of size.

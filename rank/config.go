@@ -47,6 +47,10 @@ type Config struct {
 	// Wrap, if set, makes the driver to use around the one of Driver: for tests, as
 	// with channel/faulty. The fabric algorithm uses no driver; force another one.
 	Wrap func(channel.Driver) (channel.Driver, error)
+	// Engine makes the engine that moves and folds the ranks' memory, around the host's,
+	// to which it leaves what is the host's: so that calls take device memory. It is
+	// closed with the last World, before host. nil: host alone.
+	Engine func(host channel.Engine) channel.Engine
 
 	sources map[string]string // field -> where its value is from, if not the program
 }
@@ -141,6 +145,10 @@ func (c *Config) settings(given *Config) []Setting {
 	if algorithm == "" {
 		algorithm = "by cost"
 	}
+	engine := "host"
+	if c.Engine != nil {
+		engine = "host and devices"
+	}
 	return []Setting{
 		{"Timeout", c.Timeout.String(), source("Timeout", given.Timeout != 0)},
 		{"CloseTimeout", c.CloseTimeout.String(), source("CloseTimeout", given.CloseTimeout != 0)},
@@ -151,5 +159,6 @@ func (c *Config) settings(given *Config) []Setting {
 		{"Workers", fmt.Sprint(c.Workers), source("Workers", given.Workers != 0)},
 		{"Driver", c.Driver, source("Driver", given.Driver != "")},
 		{"Wrap", fmt.Sprint(c.Wrap != nil), source("Wrap", given.Wrap != nil)},
+		{"Engine", engine, source("Engine", given.Engine != nil)},
 	}
 }

@@ -29,4 +29,10 @@
 // A buffer belongs to the runtime from the call until it returns, or until Wait
 // has returned for the asynchronous form. Buffers of different ranks must not overlap,
 // nor input and output, but for the in-place layouts that each call documents.
+//
+// # Devices
+//
+// With Config.Engine the memory may be that of devices. DoOn makes a call between two
+// streams of a device: behind what produces the buffers and before what uses them,
+// with nobody waiting on the host.
 package rank

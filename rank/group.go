@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/npu"
 	"github.com/kolo-ccl/kolo/plan"
 )
 
@@ -47,8 +48,9 @@ type Group struct {
 	left     chan struct{}          // closed when Close has done its work
 	spare    atomic.Pointer[ticket] // one free ticket, without a lock
 
-	mu   sync.Mutex
-	free *ticket
+	mu       sync.Mutex
+	free     *ticket
+	notifies []npu.Notify // made for calls between streams
 }
 
 // NewGroup makes this rank a member of a group. Only the members call it, in any
@@ -211,6 +213,7 @@ func (g *Group) leave(ctx context.Context, cause error) error {
 	}
 	g.hub.tell(nil, &leave{rank: g.rank, cause: cause})
 	g.drain(context.WithoutCancel(ctx)) // the hub resolves what is left at once
+	g.closeNotifies()
 	if n := g.async.Load(); n > 0 && cause == nil {
 		errs = append(errs, &kolo.Error{Group: g.Name(), Rank: g.rank, Peer: kolo.NoRank,
 			Err: fmt.Errorf("%w: %d asynchronous calls were never waited for", kolo.ErrArgument, n)})

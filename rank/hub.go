@@ -47,6 +47,7 @@ type hub struct {
 	members []member
 	seen    []spans // buffers that were checked for overlap
 	left    int
+	held    []*streamCall // calls whose streams have not come to them
 
 	failed error
 	asking *inquiry // the group is about to fail
@@ -75,6 +76,7 @@ type member struct {
 type round struct {
 	tickets []*ticket
 	arrived int
+	streams int // of them that are between streams
 	opened  time.Time
 	ended   int // runs that have ended
 	cause   error
@@ -235,7 +237,12 @@ func (h *hub) refuse(from *actor.Shard, m hubMessage, err error) {
 		if e := h.broken.Load(); e != nil {
 			err = *e
 		}
+		if m.stream != nil {
+			m.stream.turn = from
+		}
 		m.resolve(m.dress(err))
+	case *held:
+		h.refuse(from, m.s.t, err)
 	case *inquiry:
 		if m.hub != h {
 			m.answer(from)
@@ -269,6 +276,10 @@ func (h *hub) Handle(m hubMessage) error {
 		h.runEnded(m, m.err)
 	case *jobDone:
 		h.finish(m.err)
+	case *held:
+		h.hold(m.s)
+	case *produced:
+		h.producerCame(m)
 	case *inquiry:
 		h.inquired(m)
 	case *failure:
@@ -297,13 +308,11 @@ func (h *hub) arrive(t *ticket) {
 		t.resolve(t.dress(h.failed))
 		return
 	}
-	h.members[me].calls = t.seq + 1
-	i := int(t.seq - h.base)
-	if i >= maxAhead {
-		t.resolve(t.failure(fmt.Errorf("%w: this rank is %d calls ahead of the slowest", kolo.ErrLimit, i)))
-		h.fail(fmt.Errorf("%w: rank %d is %d calls ahead of the slowest", kolo.ErrLimit, int(me), i))
+	h.members[me].calls = max(h.members[me].calls, t.seq+1) // streams come to their calls in any order
+	if h.tooFarAhead(t) {
 		return
 	}
+	i := int(t.seq - h.base)
 	for len(h.rounds) <= i {
 		h.rounds = append(h.rounds, h.newRound())
 	}
@@ -314,10 +323,25 @@ func (h *hub) arrive(t *ticket) {
 	}
 	rd.tickets[me] = t
 	rd.arrived++
+	if t.stream != nil {
+		rd.streams++
+		t.stream.tell(h.shard, StageReady)
+	}
 	if h.left > 0 {
 		h.missLeft()
 	}
 	h.advance()
+}
+
+// tooFarAhead fails the group for a call that is too many ahead.
+func (h *hub) tooFarAhead(t *ticket) bool {
+	i := int(t.seq - h.base)
+	if i < maxAhead {
+		return false
+	}
+	t.resolve(t.failure(fmt.Errorf("%w: this rank is %d calls ahead of the slowest", kolo.ErrLimit, i)))
+	h.fail(fmt.Errorf("%w: rank %d is %d calls ahead of the slowest", kolo.ErrLimit, int(t.group.rank), i))
+	return true
 }
 
 func (h *hub) newRound() *round {
@@ -348,6 +372,9 @@ func (h *hub) begin(rd *round) {
 		return
 	}
 	h.running = true
+	if rd.streams > 0 {
+		h.begun(rd)
+	}
 	if algorithm == fabricName {
 		h.fabric(rd)
 		h.jobHere = false
@@ -425,7 +452,7 @@ func (h *hub) pop(err error) {
 	h.lastOf = rd.tickets[0].call
 	h.resolveAll(rd, err)
 	clear(rd.tickets)
-	rd.arrived, rd.ended, rd.cause = 0, 0, nil
+	rd.arrived, rd.streams, rd.ended, rd.cause = 0, 0, 0, nil
 	h.spare = append(h.spare, rd)
 }
 
@@ -460,6 +487,7 @@ func (h *hub) fail(err error) {
 	} else {
 		h.drop()
 	}
+	h.dropHeld()
 	for r := range h.ranks {
 		h.p.actors[h.ranks[r]].tell(h.shard, &lost{hub: h, rank: kolo.NoRank, cause: err})
 	}
@@ -509,6 +537,9 @@ func (h *hub) leave(m *leave) {
 // holds says whether a round has a call of rank r, whose memory must be free once it
 // has left. What the medium is doing ends by itself.
 func (h *hub) holds(r kolo.Rank) bool {
+	if h.holdsStream(r) {
+		return true
+	}
 	for i, rd := range h.rounds {
 		byMedium := i == 0 && h.running && !slices.ContainsFunc(h.runs, func(r *run) bool { return !r.over })
 		if rd.tickets[r] != nil && !byMedium {

@@ -102,7 +102,7 @@ func (h *hub) inquired(q *inquiry) {
 			if t == nil || !slices.Contains(q.about, h.ranks[r]) || rd.arrived == len(h.ranks) {
 				continue
 			}
-			missing, _ := h.missing(rd)
+			missing, _ := h.missing(rd, h.base+uint64(i))
 			lines = append(lines, fmt.Sprintf("world rank %d waits in %v #%d of group %q, where rank %s not arrived",
 				int(h.ranks[r]), &t.call, h.base+uint64(i), h.key.name, haveNot(missing)))
 		}

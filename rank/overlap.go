@@ -15,7 +15,7 @@ func overlapping(list []spans) (a, b int, found bool) {
 	var uses []use
 	for r, s := range list {
 		if s.out.overlaps(s.in) { // in place: one buffer, written
-			s.out = span{min(s.in.lo, s.out.lo), max(s.in.hi, s.out.hi)}
+			s.out.lo, s.out.hi = min(s.in.lo, s.out.lo), max(s.in.hi, s.out.hi)
 			s.in = span{}
 		}
 		if !s.in.empty() {
@@ -25,10 +25,13 @@ func overlapping(list []spans) (a, b int, found bool) {
 			uses = append(uses, use{s.out, r, true})
 		}
 	}
-	slices.SortFunc(uses, func(x, y use) int { return cmp.Compare(x.lo, y.lo) })
+	slices.SortFunc(uses, func(x, y use) int { return cmp.Or(cmp.Compare(x.space, y.space), cmp.Compare(x.lo, y.lo)) })
 	for i, u := range uses {
 		for k := i - 1; k >= 0; k-- {
 			v := uses[k]
+			if v.space != u.space {
+				break
+			}
 			if v.hi > u.lo && v.rank != u.rank && (v.writes || u.writes) {
 				return v.rank, u.rank, true
 			}

@@ -30,6 +30,7 @@ type ticket struct {
 	signal atomic.Pointer[signal] // made by Work.Done
 	async  bool                   // has a Work that was not waited for
 	next   *ticket                // free list of the Group
+	stream *streamCall            // of a call between streams
 	// The transfer of a message.
 	op channel.Op
 }
@@ -55,6 +56,10 @@ func (s *signal) close() { s.once.Do(func() { close(s.ch) }) }
 // resolve ends the call. It is called exactly once per use.
 func (t *ticket) resolve(err error) {
 	t.err = err
+	if s := t.stream; s != nil {
+		t.stream = nil
+		s.end(err)
+	}
 	g := t.group
 	switch t.state.Swap(ticketDone) { // a waiter may use the ticket again from here on, but in these cases
 	case ticketParked:
@@ -124,6 +129,9 @@ func (w Work) Wait(ctx context.Context) error {
 	}
 	return w.t.group.finishWork(w.t, w.t.wait(ctx))
 }
+
+// Refused is why the call was not made, or nil if it was.
+func (w Work) Refused() error { return w.err }
 
 // Done is closed when the call has ended. Wait then returns at once.
 func (w Work) Done() <-chan struct{} {

@@ -204,7 +204,7 @@ func (h *hub) expired(i int, rd *round) {
 // blame fails the group for the ranks that a round waits for.
 func (h *hub) blame(e *kolo.Error, rd *round, cause error) {
 	var last string
-	if e.Ranks, last = h.missing(rd); len(e.Ranks) == 1 {
+	if e.Ranks, last = h.missing(rd, e.Seq); len(e.Ranks) == 1 {
 		e.Peer = e.Ranks[0]
 	}
 	e.Err = fmt.Errorf("%w, rank %s not arrived (%s); %d of %d ranks wait in %v",
@@ -213,7 +213,7 @@ func (h *hub) blame(e *kolo.Error, rd *round, cause error) {
 }
 
 // missing lists the ranks that have not come to a round, and what they did last.
-func (h *hub) missing(rd *round) (ranks []kolo.Rank, last string) {
+func (h *hub) missing(rd *round, seq uint64) (ranks []kolo.Rank, last string) {
 	var parts []string
 	for r := range rd.tickets {
 		if rd.tickets[r] != nil {
@@ -221,6 +221,8 @@ func (h *hub) missing(rd *round) (ranks []kolo.Rank, last string) {
 		}
 		ranks = append(ranks, kolo.Rank(r))
 		switch {
+		case len(parts) < maxWaits && h.heldBy(kolo.Rank(r), seq):
+			parts = append(parts, fmt.Sprintf("rank %d has called, and its stream has not come to the call", r))
 		case len(parts) < maxWaits:
 			parts = append(parts, fmt.Sprintf("rank %d last called%s", r, strings.TrimPrefix(h.lastCallOf(r), " after")))
 		case len(parts) == maxWaits:
@@ -243,6 +245,8 @@ func (h *hub) canceled(e *kolo.Error) {
 	}
 	rd := h.rounds[i]
 	switch {
+	case rd.arrived == 0: // its stream has not come to it
+		h.fail(e)
 	case rd.arrived < len(h.ranks):
 		h.blame(e, rd, e.Err)
 	case i == 0 && h.running:

@@ -37,7 +37,8 @@ type process struct {
 	given  Config // as it was given
 	cfg    Config // with defaults
 	sys    *actor.System
-	engine channel.Engine
+	host   channel.Engine // of host memory
+	engine channel.Engine // of all memory: host, or what Config.Engine has made around it
 	driver channel.Driver
 	actors []*rankActor
 	now    func() time.Time
@@ -68,10 +69,12 @@ func newProcess(n int, given Config) (*process, error) {
 	if given.Topology == nil {
 		p.probe = sync.OnceValue(Probe)
 	}
-	p.engine = hccs.NewEngine(cfg.Workers)
+	if err := p.openEngine(); err != nil {
+		return nil, err
+	}
 	driver, err := openDriver(&cfg, p.engine)
 	if err != nil {
-		p.engine.Close()
+		p.closeEngine()
 		return nil, err
 	}
 	p.driver = driver
@@ -100,12 +103,33 @@ func openDriver(c *Config, e channel.Engine) (channel.Driver, error) {
 	return outer, nil
 }
 
+// openEngine makes the engine of the host, and around it that of the devices.
+func (p *process) openEngine() error {
+	p.host = hccs.NewEngine(p.cfg.Workers)
+	p.engine = p.host
+	if p.cfg.Engine == nil {
+		return nil
+	}
+	if p.engine = p.cfg.Engine(p.host); p.engine == nil {
+		p.host.Close()
+		return fmt.Errorf("%w: Config.Engine has made no engine", kolo.ErrArgument)
+	}
+	return nil
+}
+
+func (p *process) closeEngine() {
+	p.engine.Close()
+	if p.engine != p.host {
+		p.host.Close()
+	}
+}
+
 // close ends what the ranks share, after their worlds were closed.
 func (p *process) close(ctx context.Context) error {
 	p.watch.close()
 	err := p.sys.Close(ctx)
 	if err == nil {
-		p.engine.Close()
+		p.closeEngine()
 		err = p.driver.Close()
 	}
 	return err
@@ -162,6 +186,10 @@ func (w *World) Size() int { return len(w.p.actors) }
 
 // Group is the group of all ranks.
 func (w *World) Group() *Group { return w.group }
+
+// NewShard makes a shard for actors that work beside this rank's calls, as those of
+// package pipeline. They end with the last World of the process at the latest.
+func (w *World) NewShard(name string) *actor.Shard { return w.p.sys.NewShard(name) }
 
 // Settings lists the effective configuration with the source of each value.
 func (w *World) Settings() []Setting { return w.p.cfg.settings(&w.p.given) }
