@@ -176,6 +176,8 @@ func TestComputeThatDoesNotWaitReadsHalf(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			onFleet(t, 2, Config{}, func(v *fleet) {
 				var sums [2]float32
+				var works []Work
+				var consumers []npu.Stream
 				for i := range 2 {
 					b, producer, consumer := v.buffer(i, mb56), v.stream(i), v.stream(i)
 					v.put(producer, b, ms, 1)
@@ -190,11 +192,14 @@ func TestComputeThatDoesNotWaitReadsHalf(t *testing.T) {
 						v.ok(producer.Record(e))
 						v.ok(consumer.Wait(e))
 					}
-					defer DoOn(v.group(i), sumOf(b), at).Wait(v.Context())
+					works = append(works, DoOn(v.group(i), sumOf(b), at))
 					v.look(consumer, b, &sums[i])
-					defer consumer.Sync(v.Context())
+					consumers = append(consumers, consumer)
 				}
-				sleep(2 * ms)
+				for i, w := range works {
+					v.ok(w.Wait(v.Context()))
+					v.ok(consumers[i].Sync(v.Context()))
+				}
 				require.Equal(v, [2]float32{c.sum, c.sum}, sums)
 			})
 		})
