@@ -1,0 +1,147 @@
+// Command overlap hides communication behind computation on two simulated NPUs: a
+// gradient is cut along its last dimension, and each chunk is reduced while the next
+// is computed. The devices keep real time, and their link is a slow one, so that what
+// is printed can be watched.
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"os"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/npu"
+	"github.com/kolo-ccl/kolo/npu/sim"
+	"github.com/kolo-ccl/kolo/pipeline"
+	"github.com/kolo-ccl/kolo/rank"
+)
+
+const (
+	devices  = 2
+	rows     = 64
+	columns  = 4096
+	link     = 62.5e6                // bytes per second, one way
+	backward = 16 * time.Millisecond // what computing the whole gradient takes
+)
+
+func main() {
+	if err := run(context.Background(), os.Stdout); err != nil {
+		slog.Error("overlap", "error", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer) error {
+	cluster, err := sim.New(sim.Config{Devices: devices, HCCS: sim.Line{Bandwidth: link}})
+	if err != nil {
+		return err
+	}
+	defer cluster.Close(context.WithoutCancel(ctx))
+	cfg := rank.Config{Algorithm: "fabric", Engine: func(host channel.Engine) channel.Engine { return cluster.Engine(host) }}
+	return cfg.Run(ctx, devices, func(ctx context.Context, w *rank.World) error {
+		d, err := cluster.Open(int(w.Rank()))
+		if err != nil {
+			return err
+		}
+		for _, chunks := range []int{1, 4, 16} {
+			report, err := reduce(ctx, w.Group(), d, chunks)
+			if err != nil {
+				return err
+			}
+			if w.Rank() == 0 {
+				fmt.Fprintf(out, "\n%d chunks: at the least %v\n", chunks, pipeline.Bound(report.Compute, report.Comm, chunks))
+				if err := report.Print(out); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// reduce computes a gradient on one stream and, chunk by chunk, sums it over the
+// ranks; another stream has the sum.
+func reduce(ctx context.Context, g *rank.Group, d npu.Device, chunks int) (pipeline.Report, error) {
+	none := pipeline.Report{}
+	compute, err := d.NewStream(npu.StreamConfig{Name: "compute"})
+	if err != nil {
+		return none, err
+	}
+	update, err := d.NewStream(npu.StreamConfig{Name: "update"})
+	if err != nil {
+		return none, err
+	}
+	memory, err := d.Alloc(4 * rows * columns)
+	if err != nil {
+		return none, err
+	}
+	a, err := pipeline.NewAllReduce(pipeline.Config{
+		Group: g, Op: kolo.Sum, Buffer: rank.Buffer{Memory: memory, DType: kolo.Float32},
+		Chunks: chunks, Shape: []int64{rows, columns}, Producer: compute, Consumer: update,
+	})
+	if err != nil {
+		return none, err
+	}
+	if err := rank.Barrier(ctx, g); err != nil { // all ranks begin together
+		return none, err
+	}
+	step, err := a.Begin()
+	if err != nil {
+		return none, err
+	}
+	for i := range a.Chunks() {
+		if err := compute.Launch(kernel(memory, a.Chunk(i), g.Rank())); err != nil {
+			return none, err
+		}
+		if err := step.Ready(i); err != nil { // returns at once
+			return none, err
+		}
+	}
+	sum := make([]byte, memory.Len())
+	if err := update.Copy(kolo.HostMemory(sum), memory); err != nil { // comes after every chunk
+		return none, err
+	}
+	report, err := step.Wait(ctx)
+	if err != nil {
+		return none, err
+	}
+	if err := update.Sync(ctx); err != nil {
+		return none, err
+	}
+	if err := check(sum); err != nil {
+		return none, err
+	}
+	if err := a.Close(); err != nil {
+		return none, err
+	}
+	return report, d.Free(memory)
+}
+
+// kernel computes some columns of a rank's gradient.
+func kernel(memory kolo.Memory, r pipeline.Range, me kolo.Rank) npu.Kernel {
+	return npu.Kernel{Name: "backward", Time: backward * time.Duration(r.Len()) / columns, Args: []kolo.Memory{memory},
+		Host: func(args [][]byte) error {
+			for row := range int64(rows) {
+				for i := row*columns + r.From; i < row*columns+r.To; i++ {
+					binary.NativeEndian.PutUint32(args[0][4*i:], math.Float32bits(float32(me+1)*float32(i%1000)))
+				}
+			}
+			return nil
+		}}
+}
+
+func check(sum []byte) error {
+	for i := range rows * columns {
+		got, want := math.Float32frombits(binary.NativeEndian.Uint32(sum[4*i:])), float32(devices*(devices+1)/2*(i%1000))
+		if got != want {
+			return fmt.Errorf("element %d: %v, want %v", i, got, want)
+		}
+	}
+	return nil
+}
