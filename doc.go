@@ -23,6 +23,7 @@
 //	channel/faulty   a driver around another that loses, delays and cuts
 //	rank             the user's API: World, Group, Work, every collective, Run
 //	npu, npu/sim     devices and streams; a simulated NPU
+//	pipeline         communication behind computation: chunks, gradient buckets
 //	cmd/kolo         the command line: kolo test measures and checks collectives
 //	bench            our own measurements, also beside other programs
 //	examples/...     one runnable idea each
