@@ -23,7 +23,7 @@ type traceEvent struct {
 }
 
 // WriteTrace writes spans as a JSON trace for trace viewers, one thread for each
-// lane, in the order of their first spans.
+// lane, in the order in which they first come.
 func WriteTrace(w io.Writer, spans []Span) error {
 	lanes := lanesOf(spans)
 	events := make([]traceEvent, 0, len(spans)+len(lanes))
@@ -47,7 +47,7 @@ const (
 	pictureLane  = 24
 )
 
-// WriteSVG draws spans, a row for each lane, in the order of their first spans. Each
+// WriteSVG draws spans, a row for each lane, in the order in which they first come. Each
 // rectangle says when it was, if it is pointed at.
 func WriteSVG(w io.Writer, spans []Span) error {
 	lanes := lanesOf(spans)
@@ -88,7 +88,7 @@ func color(name string) string {
 	return "#6aa84f"
 }
 
-// lanesOf are the lanes that spans have, by the begin of the first.
+// lanesOf are the lanes that spans have, each where it first comes.
 func lanesOf(spans []Span) (lanes []string) {
 	for _, s := range spans {
 		if !slices.Contains(lanes, s.Lane) {
