@@ -1,17 +1,20 @@
 // Command overlap hides communication behind computation on two simulated NPUs: a
 // gradient is cut along its last dimension, and each chunk is reduced while the next
 // is computed. The devices keep real time, and their link is a slow one, so that what
-// is printed can be watched.
+// is printed can be watched. With the name of a directory it also writes what the
+// engines and links did when: overlap.json for a browser's trace viewer, and overlap.svg.
 package main
 
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/kolo-ccl/kolo"
@@ -31,20 +34,24 @@ const (
 )
 
 func main() {
-	if err := run(context.Background(), os.Stdout); err != nil {
+	dir := ""
+	if len(os.Args) > 1 {
+		dir = os.Args[1]
+	}
+	if err := run(context.Background(), os.Stdout, dir); err != nil {
 		slog.Error("overlap", "error", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, out io.Writer) error {
+func run(ctx context.Context, out io.Writer, dir string) error {
 	cluster, err := sim.New(sim.Config{Devices: devices, HCCS: sim.Line{Bandwidth: link}})
 	if err != nil {
 		return err
 	}
 	defer cluster.Close(context.WithoutCancel(ctx))
 	cfg := rank.Config{Algorithm: "fabric", Engine: func(host channel.Engine) channel.Engine { return cluster.Engine(host) }}
-	return cfg.Run(ctx, devices, func(ctx context.Context, w *rank.World) error {
+	err = cfg.Run(ctx, devices, func(ctx context.Context, w *rank.World) error {
 		d, err := cluster.Open(int(w.Rank()))
 		if err != nil {
 			return err
@@ -63,6 +70,22 @@ func run(ctx context.Context, out io.Writer) error {
 		}
 		return nil
 	})
+	if err != nil || dir == "" {
+		return err
+	}
+	spans, _ := cluster.Timeline()
+	if err := write(filepath.Join(dir, "overlap.json"), spans, sim.WriteTrace); err != nil {
+		return err
+	}
+	return write(filepath.Join(dir, "overlap.svg"), spans, sim.WriteSVG)
+}
+
+func write(name string, spans []sim.Span, as func(io.Writer, []sim.Span) error) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(as(f, spans), f.Close())
 }
 
 // reduce computes a gradient on one stream and, chunk by chunk, sums it over the
