@@ -132,6 +132,9 @@ func (c matrixCase) sizes() (n [numFactors]int) {
 	if k != kolo.Broadcast && k != kolo.AllToAllV && k != kolo.AllToAllVC {
 		n[inLayout] = len(matrixLayouts)
 	}
+	if k == kolo.AllToAll && matrixAlgorithms[c[byAlgorithm]].Name == "fabric" {
+		n[inLayout] = 1 // the medium moves blocks in any order, so none may trade places
+	}
 	if k.Base() != k && k != kolo.AllToAllVC {
 		n[ofVector] = len(matrixVectors)
 	}
@@ -638,4 +641,13 @@ func TestAlgorithmThatDoesNotServeIsRefusedAndTheGroupGoesOn(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestMediumRefusesAnAllToAllInPlaceAndTheGroupGoesOn(t *testing.T) {
+	ranktest.RunConfig(t, 3, rank.Config{Algorithm: "fabric"}, func(t *testing.T, g *rank.Group) {
+		b := ranktest.Data[int32](g.Rank(), 6)
+		require.ErrorIs(t, rank.AllToAll(t.Context(), g, b, b), kolo.ErrUnsupported)
+		require.Equal(t, ranktest.Data[int32](g.Rank(), 6), b)
+		require.NoError(t, rank.AllToAll(t.Context(), g, make([]int32, 6), b))
+	})
 }
