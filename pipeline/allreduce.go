@@ -178,7 +178,8 @@ func (a *AllReduce) Chunks() int { return len(a.ranges) }
 // Chunk is what chunk i is: elements of the buffer, or columns if it has a Shape.
 func (a *AllReduce) Chunk(i int) Range { return a.ranges[i] }
 
-// Begin opens a step: on the Producer, it begins with what is asked of it next.
+// Begin opens a step: on the Producer, it begins with what is asked of it next;
+// a Producer that has failed fails the group.
 func (a *AllReduce) Begin() (*Step, error) {
 	if err := a.line.begin(); err != nil {
 		return nil, err

@@ -88,7 +88,9 @@ func (l *line) begin() error {
 		l.mu.Lock()
 		l.open = false
 		l.mu.Unlock()
-		return fmt.Errorf("pipeline: begin a step: %w", err)
+		err = fmt.Errorf("pipeline: begin a step: %w", err)
+		l.group.Abort(err) // the other ranks begin theirs
+		return err
 	}
 	return nil
 }
@@ -118,6 +120,9 @@ func (l *line) mark(i int) error {
 	}
 	if i < 0 || i >= len(l.ready) {
 		return fmt.Errorf("%w: pipeline %s: no chunk %d of %d", kolo.ErrArgument, l.name, i, len(l.ready))
+	}
+	if l.ready[i] && l.err != nil {
+		return l.err // the step was aborted, which made every chunk ready
 	}
 	if l.ready[i] {
 		return fmt.Errorf("%w: pipeline %s: chunk %d is ready twice", kolo.ErrArgument, l.name, i)

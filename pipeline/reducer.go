@@ -227,7 +227,8 @@ func (r *Reducer) Buckets() []Bucket { return slices.Clone(r.buckets) }
 // gradients of Accumulate steps are those of one batch that is as many times larger.
 func (r *Reducer) LossScale() float64 { return 1 / float64(r.cfg.Accumulate) }
 
-// Begin opens a step. Of Accumulate steps only the last reduces.
+// Begin opens a step. Of Accumulate steps only the last reduces. A Producer that
+// has failed fails the group.
 func (r *Reducer) Begin() (*ReducerStep, error) {
 	s := &ReducerStep{r: r, Reduces: (r.steps+1)%r.cfg.Accumulate == 0}
 	if s.Reduces {
