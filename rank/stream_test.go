@@ -230,6 +230,28 @@ func TestFailureOfAProducerFailsEveryConsumer(t *testing.T) {
 	})
 }
 
+// A device that fails while it reduces fails every rank's Work and Consumer.
+func TestFailureOfTheEngineFailsEveryConsumer(t *testing.T) {
+	onFleet(t, 2, Config{}, func(v *fleet) {
+		broken := errors.New("link down")
+		v.c.Fail(1, 2, broken) // after the kernel of device 1
+		var works []Work
+		var consumers []npu.Stream
+		var stages [2][]string
+		for i := range 2 {
+			b, producer, consumer := v.buffer(i, mb56), v.stream(i), v.stream(i)
+			v.put(producer, b, ms, 1)
+			works = append(works, DoOn(v.group(i), sumOf(b), Between{Producer: producer, Consumer: consumer, Watch: v.watched(&stages[i])}))
+			consumers = append(consumers, consumer)
+		}
+		for i, w := range works {
+			want(v, w.Wait(v.Context()), kolo.Rank(i), []error{broken})
+			require.ErrorIs(v, consumers[i].Sync(v.Context()), broken)
+			require.Equal(v, []string{"ready 1ms", "begun 1ms", fmt.Sprint("ended ", ms+inMedium, " failed")}, stages[i])
+		}
+	})
+}
+
 // A stream that has failed before the call is one that fails at once.
 func TestCallBehindAStreamThatHasFailed(t *testing.T) {
 	onFleet(t, 2, Config{}, func(v *fleet) {
