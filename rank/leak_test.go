@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/kolo-ccl/kolo"
@@ -230,6 +231,43 @@ func TestCallsDoNotAllocate(t *testing.T) {
 					return err
 				}))
 			})
+		}
+	}
+}
+
+// Channels are opened when a message first needs them: none by the medium, those of
+// its two neighbours by each rank of a ring, one for a pair, in any number of groups.
+func TestChannelsAreOpenedWhenTheyAreNeeded(t *testing.T) {
+	for _, c := range []struct {
+		algorithm string
+		want      int
+	}{{"fabric", 0}, {"ring", 2}} {
+		worlds, err := Open(16, Config{Algorithm: c.algorithm})
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		for _, w := range worlds {
+			wg.Go(func() {
+				require.NoError(t, AllReduce(t.Context(), w.Group(), fill(w.Rank(), 100), kolo.Sum))
+				for range 3 {
+					g, err := w.NewGroup(GroupConfig{Ranks: []kolo.Rank{3, 4, 5}})
+					if err != nil {
+						break
+					}
+					require.NoError(t, AllReduce(t.Context(), g, fill(w.Rank(), 100), kolo.Sum))
+					require.NoError(t, g.Close(t.Context()))
+				}
+			})
+		}
+		wg.Wait()
+		for _, w := range worlds {
+			require.NoError(t, w.Close(t.Context()))
+		}
+		for _, w := range worlds {
+			n := c.want
+			if n > 0 && (w.rank == 3 || w.rank == 5) {
+				n++ // the ring of three
+			}
+			require.Len(t, w.actor.channels, n, "rank %d", w.rank)
 		}
 	}
 }
