@@ -117,6 +117,9 @@ func (c *cell) tell(from *Shard, m any) error {
 		return fmt.Errorf("%w: message to nobody", kolo.ErrClosed)
 	}
 	if c.dead.Load() {
+		if c.err != nil { // written before dead
+			return fmt.Errorf("%w: actor %s has ended: %w", kolo.ErrClosed, c.props.Name, c.err)
+		}
 		return fmt.Errorf("%w: actor %s has ended", kolo.ErrClosed, c.props.Name)
 	}
 	switch c.shard.post(from, item{c: c, m: m}) {

@@ -204,6 +204,11 @@ func TestSecondCloseWaitsForTheFirst(t *testing.T) {
 		wg.Go(func() { require.Error(t, worlds[0].Close(t.Context())) })
 		wg.Go(func() {
 			sleep(time.Second)
+			require.NoError(t, worlds[0].Group().Close(t.Context()))
+			require.Equal(t, time.Minute, time.Since(start))
+		})
+		wg.Go(func() {
+			sleep(time.Second)
 			short, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			require.NoError(t, worlds[0].Close(short))

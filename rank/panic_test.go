@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
@@ -155,6 +156,52 @@ func TestDriverThatPanicsInCloseDoesNotHangClose(t *testing.T) {
 			}))
 		})
 	}
+}
+
+// A rank's actor ends in the middle of a plan: nobody waits for its part.
+func TestActorThatPanicsInAPlanEndsThePlan(t *testing.T) {
+	c := faults("ring", "delay 1 -> 2 send 1 1h", 0)
+	c.Timeout = time.Hour / 2
+	inBubble(t, c, 3, func(ctx context.Context, w *World, age func() time.Duration) error {
+		work := AllReduceAsync(w.Group(), fill(w.Rank(), 99), kolo.Sum)
+		sleep(time.Second)
+		if w.Rank() == 2 {
+			w.crash("rank")
+		}
+		err := work.Wait(ctx)
+		want(t, err, w.Rank(), []error{kolo.ErrPanic})
+		require.Equal(t, time.Second, age())
+		sleep(time.Second)
+		return nil
+	})
+}
+
+// Calls that are on their way to a hub when it ends are resolved.
+func TestCallsBehindAPanicAreResolved(t *testing.T) {
+	inBubble(t, Config{}, 2, func(ctx context.Context, w *World, age func() time.Duration) error {
+		if w.Rank() == 1 {
+			sleep(time.Second)
+			return nil
+		}
+		var works []Work
+		queued := make(chan struct{})
+		w.group.hub.tell(nil, &failure{why: func(*hub) {
+			go func() { // ends when the calls are in the queue of the hub, which is busy here
+				for range 3 {
+					works = append(works, AllReduceAsync(w.Group(), fill(0, 5), kolo.Sum))
+				}
+				close(queued)
+			}()
+			<-queued
+			panic(errBrittle)
+		}})
+		for _, work := range works {
+			want(t, work.Wait(ctx), 0, []error{kolo.ErrPanic, errBrittle})
+		}
+		want(t, Barrier(ctx, w.Group()), 0, []error{kolo.ErrPanic, errBrittle})
+		require.Zero(t, age())
+		return nil
+	})
 }
 
 type badMessage struct{}
