@@ -46,5 +46,5 @@ func Example() {
 	// balance 10
 	// balance 15
 	// ended: a deposit is not negative
-	// not taken: closed: actor account has ended
+	// not taken: closed: actor account has ended: a deposit is not negative
 }
