@@ -60,8 +60,11 @@ func TestDrill(t *testing.T) {
 		}})
 	}
 	before := runtime.NumGoroutine()
-	for _, algorithm := range []string{"", "ring", "tree"} {
-		for _, a := range absences {
+	for _, algorithm := range []string{"", "tree", "ring"} {
+		for i, a := range absences {
+			if raceEnabled && i%3 > 0 && algorithm != "" {
+				continue // see some
+			}
 			t.Run(fmt.Sprintf("%s/%s", a.name, named(algorithm)), func(t *testing.T) {
 				for _, c := range table {
 					if a.name == "CallsAnother" && (c.name == "Send" || c.name == "Recv") {

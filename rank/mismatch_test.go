@@ -171,7 +171,7 @@ func total(counts []int64) int {
 }
 
 func TestAnOddCallFailsOnAllRanksBeforeAByteChanges(t *testing.T) {
-	for _, algorithm := range []string{"", "ring", "nhr", "star"} {
+	for _, algorithm := range some([]string{"ring", "", "nhr", "star"}, 2) {
 		for _, c := range oddCalls {
 			t.Run(fmt.Sprintf("%s/%s", c.name, named(algorithm)), func(t *testing.T) {
 				errs := each(t, Config{Algorithm: algorithm}, 4, func(ctx context.Context, w *World) error {

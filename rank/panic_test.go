@@ -98,8 +98,8 @@ func register(open func(channel.Config) (channel.Driver, error)) string {
 // that as the cause on every rank; nothing hangs, and everything closes.
 func TestDriverThatPanicsFailsItsGroups(t *testing.T) {
 	for _, method := range []string{"Post", "AfterPost", "Connect", "Release"} {
-		for _, algorithm := range []string{"ring", "nhr", "star"} {
-			for n := range int64(7) {
+		for _, algorithm := range some([]string{"nhr", "ring", "star"}, 2) {
+			for _, n := range some([]int64{0, 3, 5, 1, 2, 4, 6}, 3) {
 				t.Run(fmt.Sprintf("%s/%s/%d", method, algorithm, n), func(t *testing.T) {
 					name := register(breaking(method, n+1))
 					synctest.Test(t, func(t *testing.T) {
