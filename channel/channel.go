@@ -69,7 +69,8 @@ func Spawn(s *actor.Shard, name string, peer kolo.Rank, conn Conn, onExit func(e
 // shard; op.Sink hears of the completion on that shard. If the channel has ended,
 // that is before Post returns.
 func (c *Channel) Post(op *Op) {
-	op.conn, op.state, op.Err = c, opPosted, nil
+	op.conn, op.Err = c, nil
+	op.state.Store(opPosted)
 	if err := c.tell(op); err != nil {
 		c.refuse(op, err)
 		return
@@ -129,17 +130,18 @@ func (c *Channel) survive() {
 // post hands op to the driver. If that panics and does not give op back at Close, op
 // ends here.
 func (c *Channel) post(op *Op) {
-	if c.lost == nil {
-		c.start(op)
+	if c.lost == nil && c.start(op) {
+		return
 	}
-	if c.lost != nil && op.state == opPosted {
-		op.Complete(c.shard, c.lost)
-	}
+	op.Complete(c.shard, c.lost)
 }
 
-func (c *Channel) start(op *Op) {
+// start says whether the driver has taken op. If it has not, a peer that met op
+// before the panic may still complete it.
+func (c *Channel) start(op *Op) (taken bool) {
 	defer c.survive()
 	c.conn.Post(c.shard, op)
+	return true
 }
 
 func (c *Channel) abort(m *abort) {
@@ -153,14 +155,14 @@ func (c *Channel) hangUp(cause error) {
 }
 
 // completed is called by the driver through Op.Complete, in any turn.
-func (c *Channel) completed(t Turn, op *Op) {
-	if op.state != opPosted {
+func (c *Channel) completed(t Turn, op *Op, err error) {
+	if !op.state.CompareAndSwap(opPosted, opDone) {
 		if c.broken.Load() {
-			return // ended by post
+			return // ended by post or by the peer, whoever came first
 		}
 		panic(fmt.Sprintf("channel: a %v with %v completed twice", op.Kind, c.Peer))
 	}
-	op.state = opDone
+	op.Err = err
 	if err := c.self.From(t).Tell(op); err != nil { // after a panic of the driver: there is no shard to say it on
 		c.refuse(op, err)
 	}
@@ -170,9 +172,9 @@ func (c *Channel) completed(t Turn, op *Op) {
 func (c *Channel) Handle(m message) error {
 	switch m := m.(type) {
 	case *Op:
-		if m.state == opDone {
+		if m.state.Load() == opDone {
 			c.open--
-			m.state = opIdle
+			m.state.Store(opIdle)
 			m.Sink.Complete(m)
 			c.endIfIdle()
 			return nil

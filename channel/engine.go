@@ -133,6 +133,7 @@ type JobState struct {
 	_     [56]byte
 	Block int64   // bytes of a block
 	First []int32 // number of the first block of each part
+	Err   atomic.Pointer[error]
 }
 
 // Side is one half of a job's blocks: end<<32 | next.

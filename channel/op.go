@@ -2,6 +2,7 @@ package channel
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/actor"
@@ -46,6 +47,9 @@ type Key struct {
 	Call  uint64 // call number of a collective, or the tag of a message
 	Class Class
 	Lane  uint8
+	// Number is which message of its lane it is, from 0: a lost message leaves its
+	// receive waiting and cannot shift the ones behind it.
+	Number uint32
 }
 
 // Class keeps collectives and messages of a group apart.
@@ -76,7 +80,7 @@ type Op struct {
 	Err   error         // set at completion; nil when the transfer is done
 
 	conn  *Channel // where it was posted
-	state opState
+	state atomic.Int32
 	// Mate is the op of the other end, Job the move in progress and Held what a View
 	// must give back. They belong to the driver.
 	Mate *Op
@@ -84,10 +88,9 @@ type Op struct {
 	Held bool
 }
 
-type opState uint8
-
+// The states of an op.
 const (
-	opIdle opState = iota
+	opIdle int32 = iota
 	opPosted
 	opDone
 )
@@ -95,8 +98,7 @@ const (
 // Complete ends op with err. A driver calls it exactly once per posted op, with
 // the turn described at Turn.
 func (op *Op) Complete(t Turn, err error) {
-	op.Err = err
-	op.conn.completed(t, op)
+	op.conn.completed(t, op, err)
 }
 
 // Agree says why send and receive do not fit each other, or nil.

@@ -25,7 +25,14 @@ type Successors struct {
 	// follow[i] is the step that may begin only when i has begun: the next one of
 	// the same connection; -1 none. A step on several connections has several.
 	ffirst, follow []int32
+	// number[nfirst[i]+k] is which message of its connection step i's k-th peer gets.
+	nfirst []int32
+	number []uint32
 }
+
+// Number is which message of its connection step i exchanges with its k-th peer,
+// from 0. Both ends count alike.
+func (s *Successors) Number(i, k int) uint32 { return s.number[int(s.nfirst[i])+k] }
 
 // window is how many steps of one connection run at a time. A step waits for the
 // end of the window-th before it. That cannot deadlock what rendezvous does not:
@@ -35,7 +42,8 @@ const window = 8
 // NewSuccessors makes the reverse lists of p.
 func NewSuccessors(p *Program) *Successors {
 	n := len(p.Steps)
-	s := &Successors{first: make([]int32, n+1), wait: make([]int32, n), ffirst: make([]int32, n+1)}
+	s := &Successors{first: make([]int32, n+1), wait: make([]int32, n), ffirst: make([]int32, n+1),
+		nfirst: make([]int32, n)}
 	type pair struct{ a, b int32 }
 	var order, held []pair
 	last := map[connection][]int32{}
@@ -43,6 +51,7 @@ func NewSuccessors(p *Program) *Successors {
 	for i := range p.Steps {
 		st := &p.Steps[i]
 		s.wait[i] = int32(len(st.After))
+		s.nfirst[i] = int32(len(s.number))
 		total += len(st.After)
 		for _, a := range st.After {
 			s.first[a+1]++
@@ -61,6 +70,7 @@ func NewSuccessors(p *Program) *Successors {
 				s.first[seen[k]+1]++
 				total++
 			}
+			s.number = append(s.number, uint32(len(seen)))
 			last[c] = append(seen, int32(i))
 		}
 	}

@@ -141,6 +141,9 @@ func TestDriverThatPanicsFailsMessages(t *testing.T) {
 				return Recv(ctx, w.Group(), fill(1, 10), 0, 0)
 			})
 			for r, err := range errs {
+				if err == nil && method == "AfterPost" {
+					continue // the message was through before the panic
+				}
 				require.ErrorIs(t, err, kolo.ErrPanic, "%s: rank %d", method, r)
 			}
 		})

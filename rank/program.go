@@ -1,7 +1,6 @@
 package rank
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -219,7 +218,8 @@ func (s *stepRun) post(st *plan.Step, kind channel.Kind, spans []plan.Span) {
 		t := s.transfers[k]
 		t.peer = r.program.Peer(q)
 		op := &t.op
-		op.Kind, op.Key = kind, channel.Key{Group: r.hub.id, Call: r.ticket.seq, Lane: st.Lane}
+		op.Kind, op.Key = kind, channel.Key{Group: r.hub.id, Call: r.ticket.seq, Lane: st.Lane,
+			Number: r.program.Successors.Number(s.step, k)}
 		op.DType = r.ticket.call.DType
 		op.Job.Priority = r.hub.cfg.Priority
 		if kind == channel.View {
@@ -355,9 +355,6 @@ func (r *run) failure(step int, t *transfer, err error) error {
 	e := r.ticket.failure(err)
 	if k, ok := err.(*kolo.Error); ok {
 		return k
-	}
-	if errors.Is(err, kolo.ErrMismatch) { // the calls agree: the messages are out of step
-		err = fmt.Errorf("%w: a message in front of this one has not come: %v", kolo.ErrLost, err)
 	}
 	e.Peer = t.peer
 	e.Err = fmt.Errorf("step %d of %d (%v, %s), peer %d: %w", step, len(r.program.Steps), r.program.Steps[step].Op, r.program.Algorithm, int(t.peer), err)

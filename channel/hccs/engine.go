@@ -2,10 +2,12 @@ package hccs
 
 import (
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/actor"
 	"github.com/kolo-ccl/kolo/channel"
 	"github.com/kolo-ccl/kolo/internal/cpu"
 )
@@ -67,14 +69,11 @@ func (e *Engine) Close() {
 
 // Start does a small job at once and lays a large one open for the workers.
 func (e *Engine) Start(t channel.Turn, j *channel.Job) {
-	size := j.Size()
-	if size <= smallJob {
-		for i := range j.Parts {
-			runPart(j, i, 0, j.Parts[i].Len())
-		}
-		j.Done(t, nil)
+	if j.Size() <= smallJob {
+		j.Done(t, runAll(j))
 		return
 	}
+	j.State.Err.Store(nil)
 	blocks := cut(j)
 	j.State.Left.Store(int64(blocks))
 	e.mu.Lock()
@@ -171,7 +170,21 @@ func (e *Engine) listed() {
 // help does some blocks of j. Each core begins with its own half, so
 // that a buffer that is reduced again and again stays in that core's caches.
 func (e *Engine) help(j *channel.Job) {
-	n, most := int64(0), int64(takeBlocks)
+	if n := doSome(j); n > 0 && j.State.Left.Add(-n) == 0 {
+		e.finish(j)
+	}
+}
+
+// doSome does some blocks of j and returns their number. A panic in one is the job's
+// error.
+func doSome(j *channel.Job) (n int64) {
+	defer func() {
+		if v := recover(); v != nil {
+			err := panicked(v)
+			j.State.Err.CompareAndSwap(nil, &err)
+		}
+	}()
+	most := int64(takeBlocks)
 	if j.State.Left.Load() > manyBlocks {
 		most = takeFew
 	}
@@ -182,14 +195,31 @@ func (e *Engine) help(j *channel.Job) {
 			if !ok {
 				break
 			}
-			runBlock(j, block)
 			n++
+			runBlock(j, block)
 		}
 		side = 1 - side
 	}
-	if n > 0 && j.State.Left.Add(-n) == 0 {
-		e.finish(j)
+	return n
+}
+
+// runAll does a small job.
+func runAll(j *channel.Job) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = panicked(v)
+		}
+	}()
+	for i := range j.Parts {
+		runPart(j, i, 0, j.Parts[i].Len())
 	}
+	return nil
+}
+
+// panicked is the error of a job in which a kernel has panicked: a fault of the
+// memory that it was given, for instance.
+func panicked(v any) error {
+	return &actor.PanicError{Actor: "engine, in a job", Value: v, Stack: debug.Stack()}
 }
 
 func (e *Engine) finish(j *channel.Job) {
@@ -202,7 +232,11 @@ func (e *Engine) finish(j *channel.Job) {
 	}
 	e.listed()
 	e.mu.Unlock()
-	j.Done(nil, nil)
+	var err error
+	if first := j.State.Err.Load(); first != nil {
+		err = *first
+	}
+	j.Done(nil, err)
 }
 
 // runBlock does block b of a job.

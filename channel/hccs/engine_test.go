@@ -451,3 +451,38 @@ func benchmarkJob(b *testing.B, k, n int) {
 		<-ended
 	}
 }
+
+// A kernel that panics, on a worker or on the goroutine that starts the job, is the
+// error of that job; the engine goes on.
+func TestEnginePanicIsTheErrorOfTheJob(t *testing.T) {
+	e := newEngine(t, 2)
+	for _, n := range []int{100, 4 << 20} {
+		for _, short := range []int{1, 40 << 10, n / 2, n - 1} {
+			if short >= n {
+				continue
+			}
+			var j channel.Job
+			p := j.Add()
+			p.Src = append(p.Src, kolo.HostMemory(noise(n, 1)), kolo.HostMemory(noise(short, 2)))
+			p.Dst = append(p.Dst, kolo.HostMemory(make([]byte, n)))
+			j.Op = kernel.OpOf(kolo.Float32, kolo.Sum, 2)
+			require.ErrorIs(t, run(t, e, &j), kolo.ErrPanic)
+
+			p.Src[1] = kolo.HostMemory(noise(n, 2))
+			require.NoError(t, run(t, e, &j))
+		}
+	}
+}
+
+// run does a job and gives its error.
+func run(t testing.TB, e *Engine, j *channel.Job) (err error) {
+	t.Helper()
+	done := make(chan struct{})
+	j.Done = func(_ channel.Turn, e error) {
+		err = e
+		close(done)
+	}
+	e.Start(nil, j)
+	await(t, "the job", done)
+	return err
+}
