@@ -122,9 +122,15 @@ func (c *Channel) survive() {
 	if v == nil || c.lost != nil {
 		return
 	}
-	c.lost = &actor.PanicError{Actor: fmt.Sprintf("driver of the channel to %v", c.Peer), Value: v, Stack: debug.Stack()}
+	c.lost = Panicked(fmt.Sprintf("driver of the channel to %v", c.Peer), v)
 	c.broken.Store(true)
 	c.hangUp(c.lost)
+}
+
+// Panicked is the error for a panic with v, just recovered, in a part that is no
+// actor: a driver, or a kernel in an engine. It is a kolo.ErrPanic and has the stack.
+func Panicked(what string, v any) error {
+	return &actor.PanicError{Actor: what, Value: v, Stack: debug.Stack()}
 }
 
 // post hands op to the driver. If that panics and does not give op back at Close, op

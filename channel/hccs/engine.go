@@ -2,12 +2,10 @@ package hccs
 
 import (
 	"runtime"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 
 	"github.com/kolo-ccl/kolo"
-	"github.com/kolo-ccl/kolo/actor"
 	"github.com/kolo-ccl/kolo/channel"
 	"github.com/kolo-ccl/kolo/internal/cpu"
 )
@@ -180,7 +178,7 @@ func (e *Engine) help(j *channel.Job) {
 func doSome(j *channel.Job) (n int64) {
 	defer func() {
 		if v := recover(); v != nil {
-			err := panicked(v)
+			err := channel.Panicked("engine, in a job", v)
 			j.State.Err.CompareAndSwap(nil, &err)
 		}
 	}()
@@ -207,19 +205,13 @@ func doSome(j *channel.Job) (n int64) {
 func runAll(j *channel.Job) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = panicked(v)
+			err = channel.Panicked("engine, in a job", v)
 		}
 	}()
 	for i := range j.Parts {
 		runPart(j, i, 0, j.Parts[i].Len())
 	}
 	return nil
-}
-
-// panicked is the error of a job in which a kernel has panicked: a fault of the
-// memory that it was given, for instance.
-func panicked(v any) error {
-	return &actor.PanicError{Actor: "engine, in a job", Value: v, Stack: debug.Stack()}
 }
 
 func (e *Engine) finish(j *channel.Job) {
