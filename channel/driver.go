@@ -20,6 +20,24 @@ type Driver interface {
 	Close() error
 }
 
+// Remote is a Driver between processes. After it is opened, the processes exchange
+// their addresses; then come Meet and the endpoints.
+type Remote interface {
+	Driver
+	// Address says how the ranks of this process are reached. It is understood by the
+	// same driver in another process and by nobody else, and is at most 4 KiB.
+	Address() ([]byte, error)
+	// Meet tells the driver where the other processes' ranks are reached. A rank that
+	// is not named cannot be connected to. The driver keeps the list.
+	Meet(peers []Peer) error
+}
+
+// Peer is a rank of another process, by a Remote driver.
+type Peer struct {
+	Rank    kolo.Rank // world rank
+	Address []byte    // what Address gave in its process
+}
+
 // Endpoint is one rank's end of all its links by one driver.
 type Endpoint interface {
 	// Connect makes the Conn to a world rank. It returns at once; where the peer cannot
@@ -48,6 +66,7 @@ type Conn interface {
 // Config is what a driver is made with.
 type Config struct {
 	Job    string // identifies the world; two worlds never meet
+	Epoch  uint64 // of the world's membership; processes of different epochs never meet
 	Engine Engine // moves and folds bytes
 }
 

@@ -75,9 +75,13 @@ type Op struct {
 	Mem   []kolo.Memory // Send, Recv: the bytes, in order. View: set at completion
 	Size  int64         // bytes in all; for View, what is expected
 	DType kolo.DType    // what the bytes are; both ends must agree
-	Sink  Sink          // who is told
-	Step  int           // the poster's own
-	Err   error         // set at completion; nil when the transfer is done
+	// Digest is of the call that the transfer belongs to. Both ends must agree: between
+	// processes it is what finds two ranks in different calls. 0 where the calls have been
+	// compared before.
+	Digest uint64
+	Sink   Sink  // who is told
+	Step   int   // the poster's own
+	Err    error // set at completion; nil when the transfer is done
 
 	conn  *Channel // where it was posted
 	state atomic.Int32
@@ -108,6 +112,9 @@ func Agree(send, recv *Op) error {
 	}
 	if send.DType != recv.DType {
 		return fmt.Errorf("%w: the sender gives %v and the receiver takes %v", kolo.ErrMismatch, send.DType, recv.DType)
+	}
+	if send.Digest != recv.Digest {
+		return fmt.Errorf("%w: sender and receiver are in different calls (digests %#x and %#x)", kolo.ErrMismatch, send.Digest, recv.Digest)
 	}
 	return nil
 }
