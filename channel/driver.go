@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kolo-ccl/kolo"
 )
@@ -32,7 +33,18 @@ type Remote interface {
 	Meet(peers []Peer) error
 }
 
-// Peer is a rank of another process, by a Remote driver.
+// Poller is a Driver whose waiting ranks may look themselves for what has come, which
+// saves the time to wake another goroutine.
+type Poller interface {
+	Driver
+	// Poll gives the calling goroutine, which has nothing else to do, to the driver
+	// until done is not zero or nothing has come for some microseconds. Ops may complete
+	// in it, with a nil turn. It may return at any time; the caller then parks.
+	Poll(done *atomic.Uint32)
+}
+
+// Peer is a rank that is reached by a Remote driver. It may also be one of this
+// process.
 type Peer struct {
 	Rank    kolo.Rank // world rank
 	Address []byte    // what Address gave in its process
@@ -51,7 +63,9 @@ type Endpoint interface {
 // its methods are never called at the same time.
 type Conn interface {
 	// Post starts op and returns at once. Exactly one completion follows, also
-	// after Close: perhaps before Post returns, then with turn t.
+	// after Close: perhaps before Post returns, then with turn t. A driver between
+	// processes may complete a small send before it has met its receive: then it is on
+	// its way, nobody takes it back, and the receiver alone hears of a mismatch.
 	Post(t Turn, op *Op)
 	// Release gives back the memory that a completed View op refers to.
 	Release(t Turn, op *Op)

@@ -19,6 +19,10 @@ type Kit struct {
 	// ZeroCopy says that a View refers to the sender's own memory, and AllocFree that a
 	// small transfer allocates nothing. The kit checks that where it is said.
 	ZeroCopy, AllocFree bool
+	// Buffered says that a small send may complete before it has met its receive. It is
+	// then not held against the driver that an abort, a close or a mismatch does not end
+	// the send, nor that its bytes reach a receive that is posted later.
+	Buffered bool
 	// Seed makes the random schedules; 0 means one that differs at each run. It is
 	// printed where a check fails.
 	Seed uint64
@@ -51,6 +55,12 @@ func (k Kit) withDefaults() Kit {
 	for k.Seed == 0 {
 		k.Seed = rand.Uint64()
 	}
+	return k
+}
+
+// seeded is the kit with another seed.
+func (k Kit) seeded(seed uint64) Kit {
+	k.Seed = seed
 	return k
 }
 

@@ -224,7 +224,7 @@ func checkSoak(t testing.TB, k Kit) {
 // completes once, and what was received undisturbed is right.
 func checkSoakWithFailures(t testing.TB, k Kit) {
 	for round := range uint64(2) {
-		s := newSoak(t, Kit{Open: k.Open, Seed: k.Seed + round, Patience: k.Patience})
+		s := newSoak(t, k.seeded(k.Seed+round))
 		rng := k.rng(8 + round)
 		var wg sync.WaitGroup
 		for range 6 {

@@ -135,6 +135,12 @@ func (x *transfer) ok() {
 	}
 }
 
+// mayBeAway says that a small send of a driver that buffers has completed before
+// anything could happen to it.
+func (x *transfer) mayBeAway(err error) bool {
+	return err == nil && x.op.Kind == channel.Send && x.at.w.kit.Buffered
+}
+
 // pending says whether the op has not completed.
 func (x *transfer) pending() bool { return x.left.Load() == 1 }
 
