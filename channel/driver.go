@@ -50,6 +50,17 @@ type Peer struct {
 	Address []byte    // what Address gave in its process
 }
 
+// Allocator is a Driver with memory that a peer reads in place: a send out of it costs
+// no copy where the receiver takes a View, and one where it takes a Recv.
+type Allocator interface {
+	Driver
+	// Alloc makes n zero bytes of host memory, aligned to a page. They are the caller's
+	// until Free, and at the latest until the driver's Close.
+	Alloc(n int64) (kolo.Memory, error)
+	// Free gives back what Alloc made, the same handle; no op may be using it.
+	Free(kolo.Memory) error
+}
+
 // Endpoint is one rank's end of all its links by one driver.
 type Endpoint interface {
 	// Connect makes the Conn to a world rank. It returns at once; where the peer cannot

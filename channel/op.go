@@ -85,11 +85,12 @@ type Op struct {
 
 	conn  *Channel // where it was posted
 	state atomic.Int32
-	// Mate is the op of the other end, Job the move in progress and Held what a View
-	// must give back. They belong to the driver.
+	// Mate is the op of the other end, Job the move in progress, Held says that a View
+	// must give something back, and Hold is what. They belong to the driver.
 	Mate *Op
 	Job  Job
 	Held bool
+	Hold any
 }
 
 // The states of an op.

@@ -12,9 +12,10 @@ import (
 // Kit says how a driver is tested. Only Open must be set.
 type Kit struct {
 	// Open makes the driver under test; it fails t where it cannot. The kit closes the
-	// driver. Config.Job differs for each driver opened, Config.Engine is a simple engine
-	// of the kit that does large jobs on goroutines of its own; Open may use another,
-	// which it closes by t.Cleanup.
+	// driver. Config.Job differs for each world, Config.Engine is a simple engine of the
+	// kit that does large jobs on goroutines of its own; Open may use another, which it
+	// closes by t.Cleanup. If the driver is a channel.Remote, the kit opens one for each
+	// rank of a world, as if each were a process of its own.
 	Open func(t testing.TB, c channel.Config) channel.Driver
 	// ZeroCopy says that a View refers to the sender's own memory, and AllocFree that a
 	// small transfer allocates nothing. The kit checks that where it is said.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,14 +22,15 @@ var errEnd = errors.New("the check is over")
 
 // world is some ranks that are joined by the driver under test.
 type world struct {
-	t      testing.TB
-	kit    Kit
-	sys    *actor.System
-	driver channel.Driver
-	ranks  []*rank
-	posted atomic.Int64
-	ended  atomic.Int64
-	kick   chan struct{} // a completion has come
+	t   testing.TB
+	kit Kit
+	sys *actor.System
+	// drivers are one for all ranks, or if they are Remote one for each
+	drivers []channel.Driver
+	ranks   []*rank
+	posted  atomic.Int64
+	ended   atomic.Int64
+	kick    chan struct{} // a completion has come
 }
 
 // jobs numbers the worlds, whose drivers must never meet.
@@ -43,13 +45,13 @@ func newWorld(t testing.TB, k Kit, n int) *world {
 	e := &engine{}
 	t.Cleanup(e.Close)
 	w := &world{t: t, kit: k, kick: make(chan struct{}, 1)}
-	w.driver = k.Open(t, channel.Config{Job: fmt.Sprintf("channeltest-%d", jobs.Add(1)), Engine: e})
+	w.openDrivers(n, channel.Config{Job: fmt.Sprintf("channeltest-%d", jobs.Add(1)), Engine: e})
 	w.sys = actor.NewSystem(actor.Config{})
 	t.Cleanup(w.close)
 	for i := range n {
 		r := &rank{w: w, id: kolo.Rank(i), shard: w.sys.NewShard(kolo.Rank(i).String()), links: map[kolo.Rank]*channel.Channel{}}
 		var err error
-		r.endpoint, err = w.driver.Open(r.id)
+		r.endpoint, err = w.drivers[i%len(w.drivers)].Open(r.id)
 		require.NoError(t, err)
 		r.ref, err = actor.Spawn[*task](r.shard, actor.Props{Name: r.id.String(), Limit: 1 << 20}, r)
 		require.NoError(t, err)
@@ -75,10 +77,38 @@ func (w *world) close() {
 	if err := w.sys.Close(ctx); err != nil {
 		w.t.Errorf("close the actors: %v", err)
 	}
-	if err := w.driver.Close(); err != nil {
-		w.t.Errorf("close the driver: %v", err)
+	for _, d := range w.drivers {
+		if err := d.Close(); err != nil {
+			w.t.Errorf("close the driver: %v", err)
+		}
 	}
 }
+
+// openDrivers opens the driver of n ranks, or one for each of them that is told of the
+// others.
+func (w *world) openDrivers(n int, c channel.Config) {
+	w.drivers = append(w.drivers, w.kit.Open(w.t, c))
+	if _, ok := w.drivers[0].(channel.Remote); !ok {
+		return
+	}
+	var peers []channel.Peer
+	for i := range n {
+		if i > 0 {
+			w.drivers = append(w.drivers, w.kit.Open(w.t, c))
+		}
+		address, err := w.drivers[i].(channel.Remote).Address()
+		require.NoError(w.t, err)
+		require.LessOrEqual(w.t, len(address), maxAddress)
+		peers = append(peers, channel.Peer{Rank: kolo.Rank(i), Address: address})
+	}
+	for i, d := range w.drivers {
+		others := slices.Delete(slices.Clone(peers), i, i+1)
+		require.NoError(w.t, d.(channel.Remote).Meet(others))
+	}
+}
+
+// maxAddress is the most bytes of what Remote.Address gives.
+const maxAddress = 4 << 10
 
 // settle waits until each op that was posted has completed.
 func (w *world) settle() {
