@@ -14,10 +14,11 @@ type Call struct {
 	Root       Rank     // group rank; 0 where there is no root
 	Count      int64    // elements; see the Collective. 0 for the V forms
 
-	// Counts are the elements per rank of a V form, nil otherwise. AllGatherV,
+	// Counts are the elements per rank of a V form, nil elsewhere but for AllReduce. AllGatherV,
 	// ReduceScatterV, GatherV and ScatterV: one per rank, the same on all ranks.
 	// AllToAllV: what this rank sends to each. AllToAllVC: the matrix, row i being
-	// what rank i sends, the same on all ranks.
+	// what rank i sends, the same on all ranks. AllReduce of several tensors: the
+	// elements of each, which are Count together.
 	Counts []int64
 	// RecvCounts are what this rank takes from each rank in AllToAllV.
 	RecvCounts []int64
@@ -118,7 +119,9 @@ func (c *Call) String() string {
 	if c.Collective == Barrier || c.Collective == NoCollective {
 		return s
 	}
-	if len(c.Counts) > 0 {
+	if len(c.Counts) > 0 && c.Collective == AllReduce {
+		s += fmt.Sprintf("(%d %v in %d tensors", c.Count, c.DType, len(c.Counts))
+	} else if len(c.Counts) > 0 {
 		s += fmt.Sprintf("(%d counts of %v", len(c.Counts), c.DType)
 	} else {
 		s += fmt.Sprintf("(%d %v", c.Count, c.DType)

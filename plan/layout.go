@@ -31,7 +31,7 @@ func LayoutOf(p *Program, c *kolo.Call, d Displs) Layout {
 	all := whole
 	all.chunk = p.Chunks > 1 || p.Collective == kolo.AllGather || p.Collective == kolo.ReduceScatter ||
 		p.Collective == kolo.Gather || p.Collective == kolo.Scatter || p.Collective == kolo.AllToAll
-	if len(c.Counts) > 0 && c.Collective != kolo.AllToAllV && c.Collective != kolo.AllToAllVC {
+	if len(c.Counts) > 0 && c.Collective != kolo.AllReduce && c.Collective != kolo.AllToAllV && c.Collective != kolo.AllToAllVC {
 		all.counts = c.Counts
 		mine.count = c.Counts[p.Rank]
 	}

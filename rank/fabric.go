@@ -17,6 +17,15 @@ func (h *hub) fabric(rd *round) {
 	size := int64(c.DType.Size())
 	switch c.Collective.Base() {
 	case kolo.AllReduce:
+		for i := range rd.tickets[0].tensors {
+			p := j.Add()
+			for _, t := range rd.tickets {
+				p.Src, p.Dst = append(p.Src, t.tensors[i]), append(p.Dst, t.tensors[i])
+			}
+		}
+		if len(c.Counts) > 0 {
+			return
+		}
 		p := j.Add()
 		for _, t := range rd.tickets {
 			p.Src, p.Dst = append(p.Src, t.in), append(p.Dst, t.out)

@@ -281,6 +281,7 @@ func (g *Group) putBack(t *ticket) {
 // recycle makes a ticket free for another call. Nobody else may know it any more.
 func (g *Group) recycle(t *ticket) {
 	t.in.Host, t.out.Host, t.err = nil, nil, nil // the buffers are the caller's again
+	clear(t.tensors)
 	if g.spare.CompareAndSwap(nil, t) {
 		return
 	}

@@ -46,6 +46,7 @@ type hub struct {
 	runs    []*run
 	members []member
 	seen    []spans // buffers that were checked for overlap
+	apart   []owned // tensors that were
 	left    int
 	held    []*streamCall // calls whose streams have not come to them
 

@@ -85,6 +85,9 @@ func (p *plans) algorithm(rd *round) (string, error) {
 // volume is the number of elements that say how large a call is.
 func volume(c *kolo.Call) int64 {
 	n := c.Count
+	if c.Collective == kolo.AllReduce { // Counts are the parts of Count
+		return n
+	}
 	for _, k := range c.Counts {
 		n += k
 	}

@@ -22,6 +22,7 @@ type run struct {
 	machine plan.Machine
 	layout  plan.Layout
 	mem     [3]kolo.Memory
+	tensors tensors // what In and Out are, if not mem
 	scratch []byte
 	segs    []plan.Segment
 	partial kernel.Op // joins partial results
@@ -60,6 +61,7 @@ func (r *run) prepare(t *ticket, p plan.Compiled) {
 	r.ticket, r.program, r.err, r.waits, r.over = t, p, nil, "", false
 	r.layout = plan.LayoutOf(p.Program, c, t.displs)
 	r.mem = [3]kolo.Memory{plan.In: t.in, plan.Out: t.out}
+	r.tensors.set(t.asked.tensors)
 	if n := r.layout.ScratchSize(p.Program); n > 0 {
 		if int64(len(r.scratch)) < n {
 			r.scratch = make([]byte, n)
@@ -163,6 +165,10 @@ func (r *run) begin(i int) {
 func (r *run) memory(dst []kolo.Memory, spans []plan.Span) []kolo.Memory {
 	r.segs = r.layout.Segments(r.segs[:0], r.program.Program, spans)
 	for _, s := range r.segs {
+		if s.Buf != plan.Scratch && len(r.tensors.list) > 0 {
+			dst = r.tensors.slice(dst, s.Off, s.Len)
+			continue
+		}
 		dst = append(dst, r.mem[s.Buf].Slice(s.Off, s.Len))
 	}
 	return dst

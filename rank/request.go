@@ -17,6 +17,7 @@ type Vector struct{ Counts, Displs []int64 }
 // Float16, BFloat16 and device memory. Which fields count depends on the Collective:
 //
 //	AllReduce       In, Out (one buffer: in place), Op
+//	                or Tensors, Op: buffers of one type, each in place
 //	Reduce          In, Out at the root, Op, Root
 //	Broadcast       Out (read at the root, written elsewhere), Root
 //	AllGather       In, Out of P times the elements; in place: In is part Rank of Out
@@ -33,6 +34,7 @@ type Vector struct{ Counts, Displs []int64 }
 type Request struct {
 	Collective kolo.Collective
 	In, Out    Buffer
+	Tensors    []Buffer // not changed until the call has ended
 	Op         kolo.ReduceOp
 	Root       kolo.Rank // group rank
 	Send, Recv Vector
@@ -121,6 +123,8 @@ func (g *Group) issue(r *Request, async bool) (*ticket, error) {
 type asked struct {
 	call    kolo.Call
 	in, out kolo.Memory
+	tensors []kolo.Memory // of an AllReduce of several, which has no in and out
+	counts  []int64       // of the tensors; call.Counts is one with it then
 	displs  plan.Displs
 	known   known // the Request that call was made of
 	noIn    bool  // the call does not use the Request's input
@@ -141,7 +145,7 @@ type known struct {
 func knownOf(r *Request) known {
 	return known{collective: r.Collective, inType: r.In.DType, outType: r.Out.DType, op: r.Op, root: r.Root,
 		in: spanOf(r.In.Memory), out: spanOf(r.Out.Memory),
-		plain: r.Send.Counts == nil && r.Recv.Counts == nil && r.In.Memory.Space == kolo.HostSpace &&
+		plain: r.Tensors == nil && r.Send.Counts == nil && r.Recv.Counts == nil && r.In.Memory.Space == kolo.HostSpace &&
 			r.Out.Memory.Space == kolo.HostSpace && !isMessage(r.Collective)}
 }
 
@@ -149,7 +153,10 @@ func knownOf(r *Request) known {
 func (c *asked) fill(g *Group, r *Request) error {
 	n, me := int64(len(g.hub.ranks)), int64(g.rank)
 	c.call = kolo.Call{Collective: r.Collective, Op: r.Op, DType: r.In.DType}
-	c.in, c.out, c.displs = r.In.Memory, r.Out.Memory, plan.Displs{}
+	c.in, c.out, c.tensors, c.displs = r.In.Memory, r.Out.Memory, c.tensors[:0], plan.Displs{}
+	if r.Tensors != nil {
+		return c.list(r, g.hub.p.engine)
+	}
 	if r.In.Memory.Len() == 0 && (r.Out.Memory.Len() > 0 || r.In.DType == 0) { // no input, or none that says its type
 		c.call.DType = r.Out.DType
 	}

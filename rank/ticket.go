@@ -77,7 +77,7 @@ func (t *ticket) wait(ctx context.Context) error {
 		return t.err
 	}
 	g := t.group
-	if t.in.Len()+t.out.Len() > lendFrom {
+	if t.size() > lendFrom {
 		g.hub.p.engine.Lend(&t.state)
 	} else {
 		runtime.Gosched() // the ranks that are missing may be waiting for this processor

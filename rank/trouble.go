@@ -20,6 +20,9 @@ func (h *hub) check(rd *round) error {
 			return err
 		}
 	}
+	if len(first.tensors) > 0 {
+		return h.checkTensors(rd)
+	}
 	return h.checkOverlap(rd)
 }
 
