@@ -87,6 +87,9 @@ func (a *rankActor) refuse(from *actor.Shard, m message, err error) {
 	case *inquiry:
 		m.answer(from)
 	case *ticket:
+		if m.stream != nil {
+			m.stream.turn = from
+		}
 		m.resolve(m.dress(err))
 	case *quit:
 		a.endpoint.Close()

@@ -14,6 +14,11 @@ import (
 // with one tag in the order of the calls.
 func (a *rankActor) post(t *ticket) {
 	h, peer := t.group.hub, t.call.Root
+	if s := t.stream; s != nil {
+		s.turn = a.shard
+		s.tell(a.shard, StageReady)
+		s.tell(a.shard, StageBegun)
+	}
 	if err := h.broken.Load(); err != nil {
 		t.resolve(t.dress(*err))
 		return

@@ -36,7 +36,7 @@ type Stage uint8
 // The stages of a call between two streams.
 const (
 	StageReady Stage = iota + 1 // the Producer has come to the call
-	StageBegun                  // so have all ranks, and the calls before it have ended
+	StageBegun                  // so have all ranks, and the calls before it have ended; a message was posted
 	StageEnded                  // the Consumer goes on
 )
 
@@ -53,17 +53,16 @@ func (s Stage) String() string {
 	return fmt.Sprintf("Stage(%d)", uint8(s))
 }
 
-// DoOn makes a collective call between two streams and returns at once. Its number
+// DoOn makes a call between two streams and returns at once. The number of a collective
 // in the order of the group's calls is that of DoOn; the group is held up by the call
 // until the Producers of all ranks have come to it, and Config.Timeout counts from the
-// first that has. A Producer that fails before it fails the group.
+// first that has. A Send or Recv holds up nobody: it is posted when its Producer has come
+// to it, and several of one peer and tag are in the order in which that happens.
+// A Producer that fails before it comes to the call fails the group.
 //
 // The buffers belong to the runtime from the moment that the Producer comes to the
 // call; until then what the Producer runs may write them.
 func DoOn(g *Group, r Request, b Between) Work {
-	if isMessage(r.Collective) {
-		return Work{err: g.refusal(&r, fmt.Errorf("%w: only collectives are made between streams", kolo.ErrUnsupported))}
-	}
 	t, err := g.take()
 	if err != nil {
 		return Work{err: g.refusal(&r, err)}
@@ -80,8 +79,14 @@ func DoOn(g *Group, r Request, b Between) Work {
 	}
 	t.async, t.stream = true, s
 	g.async.Add(1)
-	t.seq = g.seq.Add(1) - 1
-	w, seq := Work{t: t, gen: t.gen.Load()}, t.seq // t is the hub's from here on
+	if t.seq, t.tag = g.Calls(), r.Tag; !isMessage(r.Collective) {
+		t.seq = g.seq.Add(1) - 1
+	}
+	w, seq := Work{t: t, gen: t.gen.Load()}, t.seq // t is the hub's, or the rank actor's, from here on
+	if b.Producer == nil && isMessage(r.Collective) {
+		g.world.actor.tell(nil, t)
+		return w
+	}
 	if b.Producer == nil {
 		g.hub.tell(nil, t)
 		return w
@@ -202,7 +207,7 @@ func (h *hub) hold(s *streamCall) {
 		s.t.resolve(s.t.dress(h.failed))
 		return
 	}
-	if !h.tooFarAhead(s.t) {
+	if isMessage(s.t.call.Collective) || !h.tooFarAhead(s.t) {
 		h.held = append(h.held, s)
 	}
 }
@@ -215,6 +220,10 @@ func (h *hub) producerCame(m *produced) {
 	}
 	h.held = slices.Delete(h.held, i, i+1)
 	t := m.s.t
+	if m.err == nil && isMessage(t.call.Collective) {
+		t.group.world.actor.tell(h.shard, t)
+		return
+	}
 	if m.err == nil {
 		h.arrive(t)
 		return
@@ -237,7 +246,9 @@ func (h *hub) dropHeld() {
 
 // heldBy is the call of rank r with a number if it waits for its Producer.
 func (h *hub) heldBy(r kolo.Rank, seq uint64) bool {
-	return slices.ContainsFunc(h.held, func(s *streamCall) bool { return s.t.group.rank == r && s.t.seq == seq })
+	return slices.ContainsFunc(h.held, func(s *streamCall) bool {
+		return s.t.group.rank == r && s.t.seq == seq && !isMessage(s.t.call.Collective)
+	})
 }
 
 // holdsStream says whether a call of rank r waits for its Producer.

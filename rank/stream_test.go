@@ -369,6 +369,68 @@ func TestCallIsATaskOfOneStream(t *testing.T) {
 	}
 }
 
+// A message follows what its sender's stream computes, and what the receiver's
+// stream does later sees it; nothing waits on the host.
+func TestMessagesBetweenStreams(t *testing.T) {
+	for _, device := range []bool{true, false} { // the receiver has a stream of two uses, or two
+		onFleet(t, 2, Config{}, func(v *fleet) {
+			const n = 6 // what put sets
+			b, c := v.buffer(0, 4000*n), v.buffer(1, 4000*n)
+			out, in, use := v.stream(0), v.stream(1), v.stream(1)
+			if device {
+				use = in
+			}
+			v.put(out, b, 3*ms, 7)
+			v.put(in, c, ms, 1)
+			var stages []string
+			send := Request{Collective: kolo.Send, In: b, Peer: 1, Tag: 9}
+			recv := Request{Collective: kolo.Recv, Out: c, Peer: 0, Tag: 9}
+			works := []Work{DoOn(v.group(0), send, Between{Producer: out, Consumer: out, Watch: v.watched(&stages)}),
+				DoOn(v.group(1), recv, Between{Producer: in, Consumer: use})}
+			v.put(out, b, ms, 5) // after the message
+			var got, left float32
+			v.look(use, c, &got)
+			v.look(out, b, &left)
+			require.Zero(v, v.age())
+			for _, w := range works {
+				v.ok(w.Wait(v.Context()))
+			}
+			v.ok(use.Sync(v.Context()))
+			v.ok(out.Sync(v.Context()))
+			require.Equal(v, []float32{7, 5}, []float32{got / n, left / n})
+			require.Equal(v, []string{"ready 3ms", "begun 3ms"}, stages[:2])
+			require.Len(v, stages, 3)
+			require.Zero(v, v.group(0).Calls())
+		})
+	}
+}
+
+// A message whose stream fails before it, or never comes to it, ends with the group.
+func TestMessageOfAStreamThatFails(t *testing.T) {
+	stop := errors.New("stop")
+	for _, how := range []string{"kernel", "abort"} {
+		onFleet(t, 2, Config{}, func(v *fleet) {
+			b, c, s, u := v.buffer(0, 4096), v.buffer(1, 4096), v.stream(0), v.stream(1)
+			if how == "kernel" {
+				v.ok(s.Launch(npu.Kernel{Time: ms, Host: func([][]byte) error { return stop }}))
+			} else {
+				v.ok(s.Launch(npu.Kernel{Time: time.Hour}))
+			}
+			works := []Work{DoOn(v.group(0), Request{Collective: kolo.Send, In: b, Peer: 1}, Between{Producer: s}),
+				DoOn(v.group(1), Request{Collective: kolo.Recv, Out: c, Peer: 0}, Between{Consumer: u})}
+			if how == "abort" {
+				v.group(1).Abort(stop)
+			}
+			for _, w := range works {
+				require.ErrorIs(v, w.Wait(v.Context()), stop)
+			}
+			require.ErrorIs(v, u.Sync(v.Context()), stop)
+			v.devices[0].Abort(stop)
+			v.ok(v.devices[1].Free(c.Memory))
+		})
+	}
+}
+
 // A stream that does not come to its call is what the deadline of the others names.
 func TestDeadlineNamesTheStreamThatDoesNotCome(t *testing.T) {
 	onFleet(t, 2, Config{Timeout: time.Second}, func(v *fleet) {
@@ -402,7 +464,7 @@ func TestCallBetweenStreamsThatIsRefused(t *testing.T) {
 			at   Between
 			kind error
 		}{
-			{Request{Collective: kolo.Send, In: b}, Between{}, kolo.ErrUnsupported},
+			{Request{Collective: kolo.Send, In: b, Peer: 2}, Between{Producer: s}, kolo.ErrArgument},
 			{Request{Collective: kolo.AllReduce, In: b, Out: half, Op: kolo.Sum}, Between{Producer: s}, kolo.ErrArgument},
 			{Request{Collective: kolo.AllGather, In: half, Out: b}, Between{Producer: s}, kolo.ErrOverlap},
 			{sumOf(odd), Between{Producer: s}, kolo.ErrArgument},
