@@ -161,3 +161,96 @@ func cut(n int64, parts, i int, unit int64) (off, size int64) {
 	}
 	return off, end - off
 }
+
+// spanSize is the number of bytes of a span of p. It takes no longer for many
+// blocks than for few, unless there is a list of counts or a chunk has several parts.
+func (l *Layout) spanSize(p *Program, s Span) int64 {
+	s = p.Span(s)
+	t := &l.part[s.Buf]
+	n := int64(p.Blocks[s.Buf])
+	if t.counts != nil || t.chunk && t.parts > 1 {
+		size := int64(0)
+		at := int64(s.Off)
+		for range s.N {
+			size += t.blockCount(int(at))
+			if at = (at + int64(s.Stride)) % n; at < 0 {
+				at += n
+			}
+		}
+		return size * l.size
+	}
+	if t.chunk {
+		return int64(s.N) * t.count * l.size
+	}
+	each, more, rest := evenCut(t.count, t.parts*t.chunks, t.unit)
+	size := int64(s.N) * each
+	if more+rest > 0 {
+		unit := t.unit
+		if t.count < 8*unit*int64(t.parts*t.chunks) {
+			unit = 1
+		}
+		low, last := s.below(n, more)
+		size += low*max(unit, 1) + last*rest
+	}
+	return size * l.size
+}
+
+// blockCount is the number of elements of block i.
+func (t *partition) blockCount(i int) int64 {
+	size, parts := t.count, t.parts*t.chunks
+	if t.chunk {
+		size, parts, i = t.chunkSize(i/t.parts), t.parts, i%t.parts
+	}
+	_, n := cut(size, parts, i, t.unit)
+	return n
+}
+
+// evenCut is what cut does with n elements: every part has each elements, the first
+// more of them a unit more, and the last rest elements more.
+func evenCut(n int64, parts int, unit int64) (each, more, rest int64) {
+	p := int64(parts)
+	if parts == 1 {
+		return n, 0, 0
+	}
+	if unit < 1 || n < 8*unit*p {
+		unit = 1
+	}
+	units := n / unit
+	return units / p * unit, units % p, n - units*unit
+}
+
+// below counts the blocks of a span, whose offset is in [0, n), that are less than
+// limit, and those that are n-1.
+func (s Span) below(n, limit int64) (low, last int64) {
+	at, left, step := int64(s.Off), int64(s.N), int64(s.Stride)%n
+	if step == 0 {
+		if at < limit {
+			low = left
+		}
+		if at == n-1 {
+			last = left
+		}
+		return low, last
+	}
+	for left > 0 { // one turn through the buffer
+		var k, first int64
+		if step > 0 {
+			k = min(left, (n-1-at)/step+1)
+			first = at
+			at += k*step - n
+		} else {
+			k = min(left, at/-step+1)
+			first = at + (k-1)*step
+			at += k*step + n
+		}
+		d := max(step, -step)
+		if limit > first {
+			low += min(k, (limit-first+d-1)/d)
+		}
+		if first+(k-1)*d == n-1 {
+			last++
+		}
+		left -= k
+	}
+	return low, last
+}

@@ -85,7 +85,7 @@ func TestPortsAreUsedByOneMessageAtATime(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []time.Duration{13 * us, 11 * us, 12 * us, 13 * us}, line.Finish)
 	require.Equal(t, 13*us, line.Total)
-	require.Equal(t, []Leg{{1, 0, 0, 0, us}, {2, 0, 0, us, 2 * us}, {3, 0, 0, 2 * us, 13 * us}}, line.Critical)
+	require.Equal(t, []Leg{{1, 0, 0, 0, us, ""}, {2, 0, 0, us, 2 * us, ""}, {3, 0, 0, 2 * us, 13 * us, ""}}, line.Critical)
 	require.Equal(t, [3]Traffic{{3, 3000}}, line.Levels)
 
 	// Two ranks swap: sending and receiving go together.
@@ -114,7 +114,7 @@ func TestFoldsAndCopiesOfARankTakeTurns(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, (2+10+1)*us, line.Total)
 	last := line.Critical[len(line.Critical)-1]
-	require.Equal(t, Leg{last.Rank, 1, kolo.NoRank, 12 * us, 13 * us}, last)
+	require.Equal(t, Leg{last.Rank, 1, kolo.NoRank, 12 * us, 13 * us, ""}, last)
 }
 
 func TestLevelsHaveTheirEdgesAndTheirTraffic(t *testing.T) {
