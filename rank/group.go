@@ -259,6 +259,9 @@ func (g *Group) take() (*ticket, error) {
 		t.op.Sink = t
 	}
 	t.state.Store(ticketOpen)
+	if t.since.Load() != 0 {
+		t.since.Store(0)
+	}
 	return t, nil
 }
 

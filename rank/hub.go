@@ -36,7 +36,8 @@ type hub struct {
 	shard *actor.Shard
 	self  actor.Ref[hubMessage]
 
-	rounds  []*round // pending, by call number from base on
+	places  [arrivalsAhead]arrivals // where the calls of base and the next come, by call number
+	rounds  []*round                // pending, by call number from base on
 	base    uint64
 	spare   []*round
 	running bool // rounds[0] is being done
@@ -77,9 +78,9 @@ type member struct {
 type round struct {
 	tickets []*ticket
 	arrived int
-	streams int // of them that are between streams
-	opened  time.Time
-	ended   int // runs that have ended
+	streams int       // of them that are between streams
+	opened  time.Time // when the first rank began to wait; zero until the hub asks
+	ended   int       // runs that have ended
 	cause   error
 }
 
@@ -187,6 +188,7 @@ func (p *process) newHub(key hubKey, c GroupConfig) (*hub, error) {
 			h.left++
 		}
 	}
+	h.openPlaces()
 	return h, nil
 }
 
@@ -271,16 +273,33 @@ func (h *hub) exited(err error) {
 // Handle does what the message says.
 func (h *hub) Handle(m hubMessage) error {
 	switch m := m.(type) {
+	case *arrivals:
+		h.met(m)
+		return nil
 	case *ticket:
 		h.arrive(m)
+		return nil
 	case *run:
 		h.runEnded(m, m.err)
+		return nil
 	case *jobDone:
 		h.finish(m.err)
+		return nil
 	case *held:
 		h.hold(m.s)
+		return nil
 	case *produced:
 		h.producerCame(m)
+		return nil
+	}
+	h.takeAll()
+	defer h.advance()
+	return h.trouble(m)
+}
+
+// trouble handles the messages for which the hub must know who has come.
+func (h *hub) trouble(m hubMessage) error {
+	switch m := m.(type) {
 	case *inquiry:
 		h.inquired(m)
 	case *failure:
@@ -302,30 +321,28 @@ func (h *hub) Handle(m hubMessage) error {
 	return nil
 }
 
+// met takes the calls of a round for which all ranks have come.
+func (h *hub) met(a *arrivals) {
+	if a.complete() {
+		h.take(int(a.state.Load()>>16 - h.base))
+	}
+	h.advance()
+}
+
 // arrive takes the call of one rank.
 func (h *hub) arrive(t *ticket) {
-	me := t.group.rank
 	if h.failed != nil {
 		t.resolve(t.dress(h.failed))
 		return
 	}
-	h.members[me].calls = max(h.members[me].calls, t.seq+1) // streams come to their calls in any order
 	if h.tooFarAhead(t) {
 		return
 	}
-	i := int(t.seq - h.base)
-	for len(h.rounds) <= i {
-		h.rounds = append(h.rounds, h.newRound())
-	}
-	rd := h.rounds[i]
-	if rd.arrived == 0 && h.cfg.Timeout > 0 {
-		rd.opened = h.p.now()
-		h.p.watch.arm(rd.opened.Add(h.cfg.Timeout))
-	}
-	rd.tickets[me] = t
-	rd.arrived++
+	h.take(int(t.seq - h.base))
+	rd := h.note(t)
 	if t.stream != nil {
 		rd.streams++
+		h.opens(rd)
 		t.stream.tell(h.shard, StageReady)
 	}
 	if h.left > 0 {
@@ -340,6 +357,8 @@ func (h *hub) tooFarAhead(t *ticket) bool {
 	if i < maxAhead {
 		return false
 	}
+	me := t.group.rank
+	h.members[me].calls = max(h.members[me].calls, t.seq+1)
 	t.resolve(t.failure(fmt.Errorf("%w: this rank is %d calls ahead of the slowest", kolo.ErrLimit, i)))
 	h.fail(fmt.Errorf("%w: rank %d is %d calls ahead of the slowest", kolo.ErrLimit, int(t.group.rank), i))
 	return true
@@ -451,9 +470,10 @@ func (h *hub) pop(err error) {
 	h.rounds = h.rounds[:n]
 	h.base++
 	h.lastOf = rd.tickets[0].call
+	h.reopen(h.base - 1)
 	h.resolveAll(rd, err)
 	clear(rd.tickets)
-	rd.arrived, rd.streams, rd.ended, rd.cause = 0, 0, 0, nil
+	rd.arrived, rd.streams, rd.ended, rd.cause, rd.opened = 0, 0, 0, nil, time.Time{}
 	h.spare = append(h.spare, rd)
 }
 
@@ -477,6 +497,7 @@ func (h *hub) fail(err error) {
 	if h.failed != nil {
 		return
 	}
+	h.takeAll()
 	h.failed = err
 	h.broken.Store(&err)
 	if h.running {

@@ -114,8 +114,11 @@ func (g *Group) issue(r *Request, async bool) (*ticket, error) {
 		g.world.actor.tell(nil, t)
 		return t, nil
 	}
+	if async {
+		t.waiting()
+	}
 	t.seq = g.seq.Add(1) - 1
-	g.hub.tell(nil, t)
+	g.hub.meet(t)
 	return t, nil
 }
 

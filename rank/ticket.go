@@ -23,6 +23,7 @@ type ticket struct {
 	tag uint64
 	// Of messages: when it was posted, and when it is given up after it was aborted.
 	issued, patience time.Time
+	since            atomic.Int64 // when a rank began to wait for a collective, from the begin of the process on, plus 1 ns; 0: it does not wait
 
 	state  atomic.Uint32
 	park   chan struct{}
@@ -82,6 +83,10 @@ func (t *ticket) wait(ctx context.Context) error {
 	} else {
 		runtime.Gosched() // the ranks that are missing may be waiting for this processor
 	}
+	if t.state.Load() == ticketDone {
+		return t.err
+	}
+	t.waiting()
 	park := t.park
 	if !t.state.CompareAndSwap(ticketOpen, ticketParked) {
 		if t.state.Load() == ticketDone {

@@ -184,6 +184,7 @@ func (h *hub) tick() {
 		if rd.arrived == 0 {
 			continue
 		}
+		h.opens(rd)
 		if end := rd.opened.Add(h.cfg.Timeout); now.Before(end) {
 			h.p.watch.arm(end)
 			continue

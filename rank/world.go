@@ -42,6 +42,7 @@ type process struct {
 	driver channel.Driver
 	actors []*rankActor
 	now    func() time.Time
+	began  time.Time
 	probe  func() plan.Probe // measured at the first use; nil: the topology has its figures
 
 	mu     sync.Mutex
@@ -65,7 +66,7 @@ func newProcess(n int, given Config) (*process, error) {
 	if cfg.Topology.Ranks() != n {
 		return nil, fmt.Errorf("%w: Config.Topology has %d ranks, the world %d", kolo.ErrArgument, cfg.Topology.Ranks(), n)
 	}
-	p := &process{given: given, cfg: cfg, now: time.Now, hubs: map[hubKey][]*hub{}, parted: map[kolo.Rank]*departure{}, open: n}
+	p := &process{given: given, cfg: cfg, now: time.Now, began: time.Now(), hubs: map[hubKey][]*hub{}, parted: map[kolo.Rank]*departure{}, open: n}
 	if given.Topology == nil {
 		p.probe = sync.OnceValue(Probe)
 	}

@@ -1,0 +1,66 @@
+package rank
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kolo-ccl/kolo"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The hub closes the places where the ranks meet, at any moment, and the ranks run
+// ahead of each other by more calls than there are places: no call is lost, none is
+// taken twice, and the sums are right.
+func TestArrivalsAreTakenOnceWhateverTheHubLooksFor(t *testing.T) {
+	const ranks, calls = 4, 4000
+	seed := rand.Uint64()
+	require.NoError(t, Run(t.Context(), ranks, func(ctx context.Context, w *World) error {
+		rng := rand.New(rand.NewPCG(seed, uint64(w.Rank())))
+		for i := 0; i < calls; {
+			n := min(1+rng.IntN(3*arrivalsAhead), calls-i)
+			list, bufs := make([]Work, n), make([][]int64, n)
+			for k := range n {
+				bufs[k] = []int64{int64(i+k) * int64(w.Rank()+1), int64(w.Rank())}
+				list[k] = AllReduceAsync(w.Group(), bufs[k], kolo.Sum)
+				if rng.IntN(8) == 0 {
+					w.Group().hub.tell(nil, tick{})
+				}
+			}
+			for k := range n {
+				if err := list[k].Wait(ctx); err != nil {
+					return err
+				}
+				if bufs[k][0] != int64(i+k)*10 || bufs[k][1] != 6 {
+					t.Errorf("seed %d: rank %d, call %d: %v", seed, int(w.Rank()), i+k, bufs[k])
+				}
+			}
+			i += n
+		}
+		return nil
+	}))
+}
+
+// A place takes each call of its number once, also while it is closed and opened again.
+func TestPlaceOfArrivals(t *testing.T) {
+	h := &hub{ranks: make([]kolo.Rank, 2), members: make([]member, 2)}
+	h.openPlaces()
+	ticketOf := func(r kolo.Rank, seq uint64) *ticket {
+		return &ticket{group: &Group{hub: h, rank: r}, seq: seq}
+	}
+	a := &h.places[3]
+	require.Equal(t, refused, a.deposit(ticketOf(0, 3+arrivalsAhead)), "a call of a later round")
+	t0, t1 := ticketOf(0, 3), ticketOf(1, 3)
+	require.Equal(t, deposited, a.deposit(t0))
+	require.False(t, a.complete())
+	h.take(3)
+	require.Equal(t, []*ticket{t0, nil}, h.rounds[3].tickets)
+	require.Equal(t, refused, a.deposit(t1), "the place is closed")
+	require.Nil(t, a.tickets[1].Load())
+	a.open(3 + arrivalsAhead)
+	t0, t1 = ticketOf(0, 3+arrivalsAhead), ticketOf(1, 3+arrivalsAhead)
+	require.Equal(t, deposited, a.deposit(t1))
+	require.Equal(t, last, a.deposit(t0))
+	require.True(t, a.complete())
+}
