@@ -74,9 +74,11 @@ var layers = []*layer{
 		{"actor", "a late message is posted in a turn of its rank"},
 		{"channel", "it is a driver around another"},
 	}},
+	{name: "channel/roce/rc", is: pure},
 	{name: "channel/*", is: raw, goes: []string{"*"}, imports: []edge{
 		{root, "memory, links, ranks, errors"},
 		{"channel", "the driver interface and registry"},
+		{"channel/roce/rc", "the pure core of the roce driver"},
 		{"internal/kernel", "a driver may reduce while it moves"},
 		{"internal/cpu", "how to wait in a spinning loop, and which core this is"},
 		{"internal/invariant", "scramble a buffer that was handed over"},

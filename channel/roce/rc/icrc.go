@@ -1,0 +1,87 @@
+package rc
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+)
+
+// Flow is the path of packets whose CRC is computed: what the CRC covers of the IP
+// and UDP headers. It is made by NewFlow4 or NewFlow6 and used by one goroutine at a
+// time.
+type Flow struct {
+	head [8 + 40 + 8 + bthSize]byte // fields that may change on the way are ones
+	ip   int                        // length of the IP header
+}
+
+// NewFlow6 is the flow of IPv6 packets.
+func NewFlow6(src, dst [16]byte, srcPort, dstPort uint16) *Flow {
+	f := &Flow{ip: 40}
+	ip := f.ones()
+	ip[0] = 0x6f // version; traffic class and flow label are ones
+	ip[1], ip[2], ip[3] = 0xff, 0xff, 0xff
+	ip[6], ip[7] = 17, 0xff // UDP; hop limit
+	copy(ip[8:], src[:])
+	copy(ip[24:], dst[:])
+	f.ports(srcPort, dstPort)
+	return f
+}
+
+// NewFlow4 is the flow of IPv4 packets that must not be fragmented.
+func NewFlow4(src, dst [4]byte, srcPort, dstPort uint16) *Flow {
+	f := &Flow{ip: 20}
+	ip := f.ones()
+	ip[0], ip[1] = 0x45, 0xff // no options; type of service
+	ip[6], ip[8], ip[9] = 0x40, 0xff, 17
+	ip[10], ip[11] = 0xff, 0xff
+	copy(ip[12:], src[:])
+	copy(ip[16:], dst[:])
+	f.ports(srcPort, dstPort)
+	return f
+}
+
+// ones writes the eight bytes that stand for a link header and returns the IP header.
+func (f *Flow) ones() []byte {
+	for i := range 8 {
+		f.head[i] = 0xff
+	}
+	return f.head[8 : 8+f.ip]
+}
+
+func (f *Flow) ports(src, dst uint16) {
+	udp := f.head[8+f.ip:]
+	binary.BigEndian.PutUint16(udp, src)
+	binary.BigEndian.PutUint16(udp[2:], dst)
+	udp[6], udp[7] = 0xff, 0xff
+}
+
+// ID4 sets the identification of the IPv4 packets that follow, which the CRC covers.
+func (f *Flow) ID4(id uint16) { binary.BigEndian.PutUint16(f.head[12:], id) }
+
+// CRC is the invariant CRC of a packet without it. packet has at least 12 bytes.
+func (f *Flow) CRC(packet []byte) uint32 {
+	size := uint16(len(packet) + ICRCSize + 8)
+	if f.ip == 40 {
+		binary.BigEndian.PutUint16(f.head[12:], size)
+	} else {
+		binary.BigEndian.PutUint16(f.head[10:], size+20)
+	}
+	udp := 8 + f.ip
+	binary.BigEndian.PutUint16(f.head[udp+4:], size)
+	bth := f.head[udp+8 : udp+8+bthSize]
+	copy(bth, packet)
+	bth[4] = 0xff // congestion marks
+	crc := crc32.Update(0, crc32.IEEETable, f.head[:udp+8+bthSize])
+	return crc32.Update(crc, crc32.IEEETable, packet[bthSize:])
+}
+
+// Seal appends the CRC to a packet.
+func (f *Flow) Seal(packet []byte) []byte {
+	return binary.LittleEndian.AppendUint32(packet, f.CRC(packet))
+}
+
+// Sealed says whether the last four bytes are the CRC of those before. It is false
+// where the packet is too short to have one.
+func (f *Flow) Sealed(packet []byte) bool {
+	n := len(packet) - ICRCSize
+	return n >= bthSize && binary.LittleEndian.Uint32(packet[n:]) == f.CRC(packet[:n])
+}
