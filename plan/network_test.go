@@ -328,6 +328,12 @@ func TestWhatIf(t *testing.T) {
 	require.ErrorContains(t, err, `no link "npu0>npu1"; links are named as "npu0>switch0.0"`)
 }
 
+func TestVirtualTimeHasAnEnd(t *testing.T) {
+	net := &Network{Dims: []Dim{dim(Ring, 2, us, 1)}}
+	_, err := SimulateOn(oneMessage(2, 0, 1), net, bytesCall(kolo.Broadcast, 1<<50, 2), 0)
+	require.ErrorIs(t, err, kolo.ErrLimit)
+}
+
 func TestNetworkTopology(t *testing.T) {
 	topo, err := server8(CutThrough).Topology()
 	require.NoError(t, err)

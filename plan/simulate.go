@@ -179,6 +179,9 @@ func (c *choreography) simulateFabric(t *Topology, call *kolo.Call) (Timeline, e
 // machine; a nanosecond would be too coarse for the blocks of small messages.
 type picos int64
 
+// longest is the end of virtual time, 26 days.
+const longest picos = 1 << 61
+
 func (x picos) duration() time.Duration { return time.Duration((x + 500) / 1000) }
 
 // picosAt is the time that size bytes take at a rate in bytes per second.
@@ -186,7 +189,7 @@ func picosAt(size int64, rate float64) picos {
 	if size == 0 || rate == 0 {
 		return 0
 	}
-	return picos(math.Round(float64(size) * (1e12 / rate)))
+	return picos(min(math.Round(float64(size)*(1e12/rate)), float64(longest)))
 }
 
 // timeline is the result of a run.

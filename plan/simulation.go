@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/kolo-ccl/kolo"
@@ -270,6 +271,9 @@ func (s *simulation) run() error {
 }
 
 func (s *simulation) post(at picos, what occasion, subject int32, a activity, hop int32) {
+	if at > longest/2 && s.err == nil {
+		s.err = fmt.Errorf("%w: the simulated time exceeds %v", kolo.ErrLimit, (longest / 2).duration())
+	}
 	s.sent++
 	s.due.push(entry{at, s.sent, a, subject, hop, what})
 }
