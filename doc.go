@@ -24,6 +24,7 @@
 //	rank             the user's API: World, Group, Work, every collective, Run
 //	npu, npu/sim     devices and streams; a simulated NPU
 //	pipeline         communication behind computation: chunks, gradient buckets
+//	trace            what happened when, as a trace for viewers and as a picture
 //	cmd/kolo         the command line: kolo test measures and checks collectives
 //	bench            our own measurements, also beside other programs
 //	examples/...     one runnable idea each

@@ -1,4 +1,4 @@
-package sim
+package trace
 
 import (
 	"bufio"
@@ -6,9 +6,17 @@ import (
 	"fmt"
 	"html"
 	"io"
-	"slices"
 	"time"
 )
+
+// Span is one use of a lane: of an engine, a link, a rank.
+type Span struct {
+	Lane  string // "npu0/compute", "hccs 0>1", "rank 3 out"
+	Name  string // what was done: a kernel's name, or "copy", "reduce", "send"
+	Bytes int64  // that were read and written, or that passed the link
+	Begin time.Duration
+	End   time.Duration // when the lane is free again
+}
 
 // traceEvent is an entry of the Trace Event Format, which trace viewers of browsers
 // read. Times are in microseconds.
@@ -25,14 +33,14 @@ type traceEvent struct {
 // WriteTrace writes spans as a JSON trace for trace viewers, one thread for each
 // lane, in the order in which they first come.
 func WriteTrace(w io.Writer, spans []Span) error {
-	lanes := lanesOf(spans)
+	lanes, number := lanesOf(spans)
 	events := make([]traceEvent, 0, len(spans)+len(lanes))
 	for i, name := range lanes {
 		events = append(events, traceEvent{Name: "thread_name", Phase: "M", Thread: i, Args: map[string]any{"name": name}})
 	}
 	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 	for _, s := range spans {
-		events = append(events, traceEvent{Name: s.Name, Phase: "X", Thread: slices.Index(lanes, s.Lane),
+		events = append(events, traceEvent{Name: s.Name, Phase: "X", Thread: number[s.Lane],
 			Begin: us(s.Begin), Duration: us(s.End - s.Begin), Args: map[string]any{"bytes": s.Bytes}})
 	}
 	return json.NewEncoder(w).Encode(struct {
@@ -50,7 +58,7 @@ const (
 // WriteSVG draws spans, a row for each lane, in the order in which they first come. Each
 // rectangle says when it was, if it is pointed at.
 func WriteSVG(w io.Writer, spans []Span) error {
-	lanes := lanesOf(spans)
+	lanes, number := lanesOf(spans)
 	var from, to time.Duration
 	for i, s := range spans {
 		if i == 0 || s.Begin < from {
@@ -67,7 +75,7 @@ func WriteSVG(w io.Writer, spans []Span) error {
 		fmt.Fprintf(b, "<text x=\"4\" y=\"%d\">%s</text>\n", pictureLane*i+16, html.EscapeString(name))
 	}
 	for _, s := range spans {
-		row := slices.Index(lanes, s.Lane)
+		row := number[s.Lane]
 		fmt.Fprintf(b, "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\" stroke=\"white\" stroke-width=\"0.5\"><title>%s, %d bytes, %v to %v</title></rect>\n",
 			pictureLabel+scale*float64(s.Begin-from), pictureLane*row+4, max(scale*float64(s.End-s.Begin), 0.5), pictureLane-6,
 			color(s.Name), html.EscapeString(s.Name), s.Bytes, s.Begin, s.End)
@@ -80,20 +88,22 @@ func WriteSVG(w io.Writer, spans []Span) error {
 // color tells moving, folding and computing apart.
 func color(name string) string {
 	switch name {
-	case "copy":
+	case "copy", "send":
 		return "#4a90d9"
-	case "reduce":
+	case "reduce", "recv-reduce":
 		return "#d98c4a"
 	}
 	return "#6aa84f"
 }
 
-// lanesOf are the lanes that spans have, each where it first comes.
-func lanesOf(spans []Span) (lanes []string) {
+// lanesOf are the lanes that spans have, each where it first comes, and their numbers.
+func lanesOf(spans []Span) (lanes []string, number map[string]int) {
+	number = map[string]int{}
 	for _, s := range spans {
-		if !slices.Contains(lanes, s.Lane) {
+		if _, ok := number[s.Lane]; !ok {
+			number[s.Lane] = len(lanes)
 			lanes = append(lanes, s.Lane)
 		}
 	}
-	return lanes
+	return lanes, number
 }

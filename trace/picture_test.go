@@ -1,4 +1,4 @@
-package sim_test
+package trace_test
 
 import (
 	"encoding/json"
@@ -7,13 +7,16 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/kolo-ccl/kolo/npu/sim"
+	"github.com/kolo-ccl/kolo/trace"
 
 	"github.com/stretchr/testify/require"
 )
 
-var drawn = []sim.Span{
+const ms = time.Millisecond
+
+var drawn = []trace.Span{
 	{Lane: "npu0/compute", Name: "mat<mul>", Begin: ms, End: 3 * ms},
 	{Lane: "hccs 0>1", Name: "copy", Bytes: 56, Begin: 2 * ms, End: 2*ms + 500},
 	{Lane: "npu0/compute", Name: "mat<mul>", Begin: 3 * ms, End: 5 * ms},
@@ -21,7 +24,7 @@ var drawn = []sim.Span{
 
 func TestTraceIsWhatViewersRead(t *testing.T) {
 	var out strings.Builder
-	require.NoError(t, sim.WriteTrace(&out, drawn))
+	require.NoError(t, trace.WriteTrace(&out, drawn))
 	var got struct {
 		Events []map[string]any `json:"traceEvents"`
 	}
@@ -33,9 +36,9 @@ func TestTraceIsWhatViewersRead(t *testing.T) {
 }
 
 func TestPictureIsWellFormed(t *testing.T) {
-	for _, spans := range [][]sim.Span{nil, drawn} {
+	for _, spans := range [][]trace.Span{nil, drawn} {
 		var out strings.Builder
-		require.NoError(t, sim.WriteSVG(&out, spans))
+		require.NoError(t, trace.WriteSVG(&out, spans))
 		d, rects := xml.NewDecoder(strings.NewReader(out.String())), 0
 		for {
 			token, err := d.Token()

@@ -23,6 +23,7 @@ import (
 	"github.com/kolo-ccl/kolo/npu/sim"
 	"github.com/kolo-ccl/kolo/pipeline"
 	"github.com/kolo-ccl/kolo/rank"
+	"github.com/kolo-ccl/kolo/trace"
 )
 
 const (
@@ -74,13 +75,13 @@ func run(ctx context.Context, out io.Writer, dir string) error {
 		return err
 	}
 	spans, _ := cluster.Timeline()
-	if err := write(filepath.Join(dir, "overlap.json"), spans, sim.WriteTrace); err != nil {
+	if err := write(filepath.Join(dir, "overlap.json"), spans, trace.WriteTrace); err != nil {
 		return err
 	}
-	return write(filepath.Join(dir, "overlap.svg"), spans, sim.WriteSVG)
+	return write(filepath.Join(dir, "overlap.svg"), spans, trace.WriteSVG)
 }
 
-func write(name string, spans []sim.Span, as func(io.Writer, []sim.Span) error) error {
+func write(name string, spans []trace.Span, as func(io.Writer, []trace.Span) error) error {
 	f, err := os.Create(name)
 	if err != nil {
 		return err

@@ -54,6 +54,7 @@ var layers = []*layer{
 	{name: "plan", is: pure, imports: []edge{
 		{root, "calls and edges in, programs out"},
 	}},
+	{name: "trace"},
 	{name: "actor", goes: []string{"*"}, imports: []edge{
 		{root, "the errors of actors that have ended or panicked"},
 	}},
@@ -97,6 +98,7 @@ var layers = []*layer{
 		{"npu", "the driver interface and registry"},
 		{"internal/kernel", "a simulated device computes on the host"},
 		{"channel", "a cluster of simulated devices is the Engine that moves their memory, in simulated time"},
+		{"trace", "the spans of a timeline"},
 	}},
 	{name: "npu/*", is: raw, goes: []string{"*"}, imports: []edge{
 		{root, "memory and errors"},

@@ -2,17 +2,14 @@ package sim
 
 import (
 	"slices"
-	"time"
+
+	"github.com/kolo-ccl/kolo/trace"
 )
 
-// Span is one use of a lane.
-type Span struct {
-	Lane  string // "npu0/compute", "npu0/vector", "npu0/copy", "hccs 0>1", "roce 0 out", "pcie 0 in"
-	Name  string // the kernel's name, or "copy", "reduce"
-	Bytes int64  // that were read and written, or that passed the link
-	Begin time.Duration
-	End   time.Duration // when the lane is free again; a link's latency comes on top
-}
+// Span is one use of a lane, which is one of "npu0/compute", "npu0/vector", "npu0/copy",
+// "hccs 0>1", "roce 0 out", "pcie 0 in". A link's latency comes on top of its End. Package
+// trace draws them.
+type Span = trace.Span
 
 // Timeline are the spans so far, in the order in which they began to be certain: by
 // lane they are in order. What runs is in it with the end that it will have. dropped
