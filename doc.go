@@ -16,6 +16,7 @@
 //
 //	kolo             Rank, Collective, DType, ReduceOp, Call, Memory, Edge, Error   (this package)
 //	plan             topology, cost, choice, Program, Machine, Verify, Simulate    (pure)
+//	plan/msccl       plans in and out of files of MSCCL                                (pure)
 //	internal/kernel  dst = a op b for every DType and ReduceOp
 //	actor            typed actors on protoactor-go: refs, mailboxes, shards
 //	channel          the channel actor, the driver interface, matching, media

@@ -81,10 +81,10 @@ func newBuilder(algorithm string, r request) *builder {
 	return b
 }
 
-// growScratch makes room for n blocks of scratch.
+// growScratch gives the Program n blocks of scratch.
 func (b *builder) growScratch(n int) {
 	b.p.Blocks[Scratch] = n
-	more := slices.Repeat([]int32{-1}, b.base[Scratch]+n-len(b.write))
+	more := slices.Repeat([]int32{-1}, max(0, b.base[Scratch]+n-len(b.write)))
 	b.write, b.read = append(b.write, more...), append(b.read, more...)
 }
 

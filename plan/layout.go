@@ -22,12 +22,17 @@ type Layout struct {
 type Displs struct{ In, Out []int64 }
 
 // LayoutOf is the layout of program p for call c, which p must have been compiled for.
+// Where p is Even, the count must be a multiple of its blocks, or of those of a chunk.
 // An AllToAllV or AllToAllVC in place must send as much to each rank, from the same
 // place, as it takes from it: one list serves for both there, that of Out.
 func LayoutOf(p *Program, c *kolo.Call, d Displs) Layout {
 	l := Layout{size: int64(c.DType.Size())}
-	whole := partition{count: c.Count, chunks: p.Chunks, parts: p.Parts, unit: 64 / l.size}
-	mine := partition{count: c.Count, chunks: 1, parts: p.Parts, chunk: true, unit: 64 / l.size}
+	unit := 64 / l.size
+	if p.Even {
+		unit = 1
+	}
+	whole := partition{count: c.Count, chunks: p.Chunks, parts: p.Parts, unit: unit}
+	mine := partition{count: c.Count, chunks: 1, parts: p.Parts, chunk: true, unit: unit}
 	all := whole
 	all.chunk = p.Chunks > 1 || p.Collective == kolo.AllGather || p.Collective == kolo.ReduceScatter ||
 		p.Collective == kolo.Gather || p.Collective == kolo.Scatter || p.Collective == kolo.AllToAll
@@ -45,6 +50,9 @@ func LayoutOf(p *Program, c *kolo.Call, d Displs) Layout {
 		l.part[In].displs = d.In
 	case kolo.AllToAll:
 		l.allToAll(p, c, d)
+	}
+	if p.Like != nil {
+		l.part[Scratch].resemble(p.Like)
 	}
 	return l
 }
@@ -112,10 +120,45 @@ type partition struct {
 	counts        []int64 // elements of chunk i: counts[first+i*max(step,1)]
 	step, first   int
 	displs        []int64 // element offset of chunk i; nil: packed
+	like          []int32 // block i has the length of block like[i], and room for any; nil: block i is itself
+	room          int64   // elements from one block to the next, where there is a like
+}
+
+// resemble makes each block as long as some other.
+func (t *partition) resemble(like []int32) {
+	chunks := 1
+	if t.counts != nil {
+		chunks = t.chunks
+	}
+	for c := range chunks {
+		n := t.count
+		if t.chunk {
+			n = t.chunkSize(c)
+		}
+		blocks := t.parts
+		if !t.chunk {
+			blocks *= t.chunks
+		}
+		for _, i := range []int{0, blocks - 1} { // the first is the longest, but for the rest in the last
+			_, size := cut(n, blocks, i, t.unit)
+			t.room = max(t.room, size)
+		}
+	}
+	t.room += (t.unit - t.room%t.unit) % t.unit
+	t.like = like
 }
 
 // at is the first element and the number of elements of block i.
 func (t *partition) at(i int) (off, n int64) {
+	if t.like != nil {
+		k := int(t.like[i])
+		if !t.chunk {
+			_, n = cut(t.count, t.parts*t.chunks, k, t.unit)
+		} else {
+			_, n = cut(t.chunkSize(k/t.parts), t.parts, k%t.parts, t.unit)
+		}
+		return int64(i) * t.room, n
+	}
 	if !t.chunk {
 		return cut(t.count, t.parts*t.chunks, i, t.unit)
 	}

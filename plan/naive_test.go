@@ -69,6 +69,16 @@ func newPerformance(k Key, t *Topology, s payload, rng *rand.Rand) *performance 
 	return x
 }
 
+// perform replaces the Programs.
+func (x *performance) perform(programs []*Program) *performance {
+	for r, p := range programs {
+		x.compiled[r] = Compiled{Program: p, Successors: NewSuccessors(p)}
+		x.layouts[r] = LayoutOf(p, &x.calls[r], x.displs[r])
+		x.memory[r][Scratch] = make([]elem, x.layouts[r].ScratchSize(p)/8)
+	}
+	return x
+}
+
 // compile takes the Program of rank 0 for all where it may be shared.
 func (x *performance) compile(r int) {
 	c, shared, err := Compile(x.key, x.topo, kolo.Rank(r))

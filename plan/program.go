@@ -50,6 +50,8 @@ const (
 	RecvReduce
 	// Copy moves Src to Dst on this rank.
 	Copy
+	// Reduce folds Src into Dst on this rank: Dst = Dst op Src.
+	Reduce
 	// Scale is Dst = factor * Src, the premultiplication of PreMulSum.
 	Scale
 	// Fabric asks the medium to do the whole collective; it is the only step of its Program.
@@ -67,6 +69,8 @@ func (o Opcode) String() string {
 		return "recv-reduce"
 	case Copy:
 		return "copy"
+	case Reduce:
+		return "reduce"
 	case Scale:
 		return "scale"
 	case Fabric:
@@ -81,7 +85,7 @@ func (o Opcode) String() string {
 type Step struct {
 	Op    Opcode
 	Lane  uint8
-	Final bool        // the result of this RecvReduce holds every rank's part: Avg divides here
+	Final bool        // the result of this RecvReduce or Reduce holds every rank's part: Avg divides here
 	Peers []kolo.Rank // as written; Program.Peer gives the rank
 	Src   []Span      // as written; Program.Span gives the blocks
 	Dst   []Span
@@ -109,7 +113,14 @@ type Program struct {
 	Chunks, Parts int
 	Blocks        [numBuffers]int // blocks of each buffer; 0 where the rank has none
 	UsesScratch   bool
-	Steps         []Step
+	// Even says that the steps hold only for counts that make all blocks equally long,
+	// as in plans from outside, which put any block anywhere and, in place, use the rest
+	// of the input as they like. Rendezvous makes Programs for any count of them.
+	Even bool
+	// Like says, for each block of Scratch, which block of the whole vector it is as
+	// long as. nil: block i is as long as block i of the vector.
+	Like  []int32
+	Steps []Step
 
 	shift int // what Peer and Span add, 0 for a Program that is not shared
 }

@@ -115,11 +115,17 @@ func (e *execution) handle(ev happening) error {
 	if len(src) != len(dst) {
 		return fmt.Errorf("rank %d step %d: %d elements to %d", ev.rank, ev.step, len(src), len(dst))
 	}
-	values := gather(src)
+	values, before := gather(src), gather(dst)
 	for i := range dst {
 		*dst[i] = values[i]
-		if ps.p.Steps[ev.step].Op == Scale {
+		switch s := &ps.p.Steps[ev.step]; s.Op {
+		case Scale:
 			dst[i].sum *= factor
+		case Reduce:
+			*dst[i] = before[i].fold(values[i])
+			if s.Final {
+				dst[i].sum /= int64(len(e.ranks))
+			}
 		}
 	}
 	e.end(ps, ev.step)
@@ -135,7 +141,7 @@ func (e *execution) begin(ps *process, i int) error {
 	if !ps.claim(s) {
 		return fmt.Errorf("rank %d step %d is in the way of %v", ps.rank, i, ps.machine.Waiting(nil))
 	}
-	if s.Op == Copy || s.Op == Scale {
+	if s.Op == Copy || s.Op == Scale || s.Op == Reduce {
 		e.todo = append(e.todo, happening{kind: local, rank: ps.rank, step: i})
 		return nil
 	}

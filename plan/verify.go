@@ -99,34 +99,55 @@ func Verify(key Key, programs []*Program) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	report := Report{Ranks: len(programs), Steps: len(c.owner), SameBits: true, OnePass: true}
-	if c.fabric() {
-		return report, c.checkFabric()
+	_, report, err := c.prove(newValues(c))
+	return report, err
+}
+
+// Complete is Verify for Programs that do not say which of their steps are final, such
+// as those from outside: on the way it sets Final where it belongs. The Programs must
+// not share their steps.
+func Complete(key Key, programs []*Program) (Report, error) {
+	c, err := assemble(key, programs)
+	if err != nil {
+		return Report{}, err
 	}
-	for r := range programs {
+	v := newValues(c)
+	v.mark = true
+	_, report, err := c.prove(v)
+	return report, err
+}
+
+// prove makes all parts of the proof but that of the headers, with an order in which
+// the steps may run.
+func (c *choreography) prove(v *values) ([]event, Report, error) {
+	report := Report{Ranks: len(c.programs), Steps: len(c.owner), SameBits: true, OnePass: true}
+	if c.fabric() {
+		return nil, report, c.checkFabric()
+	}
+	for r := range c.programs {
 		if err := c.checkSteps(r); err != nil {
-			return Report{}, err
+			return nil, Report{}, err
 		}
 	}
 	if err := c.match(); err != nil {
-		return Report{}, err
+		return nil, Report{}, err
 	}
 	report.Messages = len(c.sender)
 	order, credits, err := c.schedule()
 	if err != nil {
-		return Report{}, err
+		return nil, Report{}, err
 	}
 	report.Credits = credits
 	if err := c.checkRaces(order); err != nil {
-		return Report{}, err
+		return nil, Report{}, err
 	}
-	if key.Collective == kolo.Barrier {
-		return report, c.checkBarrier(order)
+	if c.key.Collective == kolo.Barrier {
+		return order, report, c.checkBarrier(order)
 	}
-	if err := c.checkValues(order, &report); err != nil {
-		return Report{}, err
+	if err := v.check(order, &report); err != nil {
+		return nil, Report{}, err
 	}
-	return report, nil
+	return order, report, nil
 }
 
 // choreography is a set of Programs, one per rank, looked at as one. Steps of all
@@ -201,12 +222,31 @@ func (c *choreography) checkHeader(r kolo.Rank) error {
 	case p.Parts < 1 || p.Parts != c.programs[0].Parts:
 		return differ("parts", p.Parts, max(1, c.programs[0].Parts))
 	}
-	in, out := buffers(p)
+	in, out := p.Buffers()
 	if p.Blocks[In] != in || p.Blocks[Out] != out {
 		return differ("blocks of in and out", p.Blocks[:Scratch], []int{in, out})
 	}
 	if p.Blocks[Scratch] < 0 {
 		return differ("blocks of scratch", p.Blocks[Scratch], 0)
+	}
+	return checkLike(p, k.Collective, differ)
+}
+
+// checkLike looks at what a Program says of the lengths of its blocks.
+func checkLike(p *Program, c kolo.Collective, differ func(what string, got, want any) error) error {
+	if p.Like == nil {
+		return nil
+	}
+	if c != p.Collective {
+		return differ("lengths for scratch and collective", c, p.Collective)
+	}
+	if len(p.Like) != p.Blocks[Scratch] {
+		return differ("number of lengths for scratch", len(p.Like), p.Blocks[Scratch])
+	}
+	for _, k := range p.Like {
+		if k < 0 || int(k) >= p.Chunks*p.Parts {
+			return differ("a block of scratch to be like block", k, "one of the vector")
+		}
 	}
 	return nil
 }
@@ -220,8 +260,9 @@ func chunked(base kolo.Collective) bool {
 	return false
 }
 
-// buffers is how many blocks In and Out must have on p's rank.
-func buffers(p *Program) (in, out int) {
+// Buffers is how many blocks In and Out must have on the Program's rank, by its
+// collective, place, root, rank, chunks and parts.
+func (p *Program) Buffers() (in, out int) {
 	n, root := p.Chunks*p.Parts, p.Rank == p.Root
 	switch p.Collective {
 	case kolo.Broadcast:
@@ -364,6 +405,12 @@ func (p *Program) Describe(i int) string {
 		return text + src + " and " + with + " into " + dst
 	case Copy, Scale:
 		return s.Op.String() + " " + src + " to " + dst
+	case Reduce:
+		text := "reduce "
+		if s.Final {
+			text = "final reduce "
+		}
+		return text + src + " into " + dst
 	}
 	return s.Op.String()
 }

@@ -26,7 +26,7 @@ func byHand(k Key, ranks, parts, scratch int, steps func(r kolo.Rank) []Step) []
 		if chunked(p.Collective) {
 			p.Chunks = ranks
 		}
-		p.Blocks[In], p.Blocks[Out] = buffers(p)
+		p.Blocks[In], p.Blocks[Out] = p.Buffers()
 		p.Blocks[Scratch] = scratch
 		p.Steps = steps(kolo.Rank(r))
 		out = append(out, p)
@@ -184,7 +184,7 @@ func TestVerifyFindsBadShapes(t *testing.T) {
 		{"no such buffer", gatherKey, gatherTwo(), func(p []*Program) { p[0].Steps[1].Src[0].Buf = 7 }, CheckShape, "which has 0"},
 		{"recv from two", reduceKey, reduceThree(), func(p []*Program) { p[1].Steps[1].Op = Recv }, CheckShape, "do not suit the opcode"},
 		{"unknown opcode", gatherKey, gatherTwo(), func(p []*Program) { p[1].Steps[1].Op = 99 }, CheckShape, "do not suit the opcode"},
-		{"final recv", gatherKey, gatherTwo(), func(p []*Program) { p[1].Steps[2].Final = true }, CheckShape, "only a recv-reduce can be final"},
+		{"final recv", gatherKey, gatherTwo(), func(p []*Program) { p[1].Steps[2].Final = true }, CheckShape, "only a reduction can be final"},
 		{"written input", gatherKey, gatherTwo(), func(p []*Program) { p[1].Steps[2].Dst = one(In, 0) }, CheckShape, "input may only be written in place"},
 		{"written twice", reduceKey, reduceThree(), func(p []*Program) { p[1].Steps[1].Dst[0].Stride = 2 }, CheckShape, "it writes out[0] twice"},
 		{"crossed", reduceKey, reduceThree(), func(p []*Program) {

@@ -67,14 +67,14 @@ func (c *choreography) stepShape(r, i int) (string, kolo.Rank) {
 		ok = peers == 1 && !src && dst
 	case RecvReduce:
 		ok = peers > 0 && src && dst
-	case Copy, Scale:
+	case Copy, Scale, Reduce:
 		ok = peers == 0 && src && dst
 	}
 	if !ok {
 		return "peers, source or destination do not suit the opcode", kolo.NoRank
 	}
-	if s.Final && s.Op != RecvReduce {
-		return "only a recv-reduce can be final", kolo.NoRank
+	if s.Final && s.Op != RecvReduce && s.Op != Reduce {
+		return "only a reduction can be final", kolo.NoRank
 	}
 	return "", kolo.NoRank
 }
@@ -107,6 +107,9 @@ func (c *choreography) placesShape(r int, s *Step, src, dst, at []int32) string 
 		return ""
 	}
 	for k, slot := range src {
+		if s.Op == Reduce && at[slot] == int32(k+1) {
+			return "it adds " + c.slotName(r, slot) + " to itself"
+		}
 		if at[slot] != 0 && at[slot] != int32(k+1) {
 			return fmt.Sprintf("it reads %s for its block %d and writes it as its block %d", c.slotName(r, slot), k, at[slot]-1)
 		}
@@ -122,8 +125,14 @@ func (c *choreography) placesShape(r int, s *Step, src, dst, at []int32) string 
 // with different numbers do not for some.
 func (c *choreography) size(r int, slot int32) int64 {
 	p := c.programs[r]
+	if p.Even {
+		return 0
+	}
 	at := c.place(r, slot)
 	block, n := int64(at.block), int64(p.Ranks)
+	if at.buf == Scratch && p.Like != nil {
+		block = int64(p.Like[at.block])
+	}
 	if !chunked(p.Collective) {
 		return block
 	}

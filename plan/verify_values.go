@@ -29,6 +29,8 @@ type values struct {
 	begin [][]int32         // at, before the first step
 	held  map[int32][]int32 // by send step: what it gave, if it ended before all that was taken
 	left  []int32           // by step: messages of a send that were not yet taken
+	mark  bool              // the steps do not say which of them are final: note it
+	note  func(r, i int)    // called for each step when it is done; may be nil
 
 	wasted int // see Report
 
@@ -43,11 +45,15 @@ type operand struct {
 	vals []int32
 }
 
-// checkValues runs the steps in an order in which they may happen, and looks at the
+func newValues(c *choreography) *values {
+	return &values{c: c, sets: newSets(len(c.programs)), held: map[int32][]int32{}}
+}
+
+// check runs the steps in an order in which they may happen, and looks at the
 // result. Since there is no race, the values are the same in every order. It adds
 // what it learns to the report.
-func (c *choreography) checkValues(order []event, report *Report) error {
-	v := &values{c: c, sets: newSets(len(c.programs)), held: map[int32][]int32{}}
+func (v *values) check(order []event, report *Report) error {
+	c := v.c
 	v.start()
 	v.left = make([]int32, len(c.owner))
 	for i := range v.left {
@@ -73,7 +79,7 @@ func (v *values) start() {
 		_, _, n, _ := input(p)
 		total += n
 		for i := range p.Steps {
-			if s := &p.Steps[i]; s.Op == RecvReduce || s.Op == Scale {
+			if s := &p.Steps[i]; s.Op == RecvReduce || s.Op == Scale || s.Op == Reduce {
 				total += width(s.Dst)
 			}
 		}
@@ -160,6 +166,8 @@ func (v *values) end(step int32) error {
 		}
 	case Copy:
 		v.store(r, v.src)
+	case Reduce:
+		err = v.reduce(r, i)
 	case Scale:
 		err = v.scale(r, i)
 	case Recv:
@@ -174,6 +182,9 @@ func (v *values) end(step int32) error {
 		}
 	case RecvReduce:
 		err = v.fold(r, i, step)
+	}
+	if v.note != nil && err == nil {
+		v.note(r, i)
 	}
 	return err
 }
@@ -244,6 +255,29 @@ func (v *values) fold(r, i int, step int32) error {
 		v.operands = append(v.operands, operand{kolo.Rank(c.owner[c.sender[m]]), got})
 	}
 	slices.SortFunc(v.operands, func(a, b operand) int { return cmp.Compare(a.rank, b.rank) })
+	return v.sum(r, i)
+}
+
+// reduce adds the blocks in v.src to those of the destination.
+func (v *values) reduce(r, i int) error {
+	c := v.c
+	if p := c.programs[r]; !p.Collective.Reduces() {
+		return c.fault(CheckValue, r, i, kolo.NoRank, "%v reduces nothing", p.Collective)
+	}
+	for k, slot := range v.dst {
+		if v.at[r][slot] == 0 {
+			return c.fault(CheckValue, r, i, kolo.NoRank, "it adds to %s, its block %d, which nothing has written", c.slotName(r, slot), k)
+		}
+		v.got = append(v.got, v.at[r][slot])
+	}
+	v.operands = append(v.operands[:0], operand{kolo.Rank(r), v.got}, operand{kolo.Rank(r), v.src})
+	return v.sum(r, i)
+}
+
+// sum stores the sums of the operands.
+func (v *values) sum(r, i int) error {
+	c := v.c
+	p := c.programs[r]
 	for k, slot := range v.dst {
 		sum := v.known[v.operands[0].vals[k]]
 		var err error
@@ -254,7 +288,12 @@ func (v *values) fold(r, i int, step int32) error {
 		}
 		sum.fold = mix(sum.fold)
 		whole := v.sets.size[sum.set] == int32(p.Ranks)
+		if v.mark && k == 0 {
+			p.Steps[i].Final = whole
+		}
 		switch final := p.Steps[i].Final; {
+		case v.mark && final != whole:
+			return c.fault(CheckValue, r, i, kolo.NoRank, "it makes some of its blocks complete and others not, so it cannot say whether it is final; split it")
 		case final && !whole:
 			return c.fault(CheckValue, r, i, kolo.NoRank, "it is final, but the part of rank %d is not in %s", v.sets.missing(sum.set), c.slotName(r, slot))
 		case whole && !final:
@@ -367,7 +406,7 @@ func (v *values) wrong(p *Program, slot, want int32) string {
 // checkInput: what is not result of In is as it was.
 func (v *values) checkInput(r int, result Buffer, first, n int) error {
 	for i := range v.c.programs[r].Blocks[In] {
-		if result == In && i >= first && i < first+n || v.at[r][i] == v.begin[r][i] {
+		if result == In && i >= first && i < first+n || v.at[r][i] == v.begin[r][i] || v.c.programs[r].Even {
 			continue
 		}
 		return &Fault{CheckResult, kolo.Rank(r), -1, kolo.NoRank,

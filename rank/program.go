@@ -156,6 +156,13 @@ func (r *run) begin(i int) {
 		}
 		s.dst, s.src = r.memory(s.dst[:0], st.Dst), r.memory(s.src[:0], st.Src)
 		s.fold(op, s.dst, s.src)
+	case plan.Reduce:
+		op := r.partial
+		if st.Final {
+			op = r.final
+		}
+		s.dst, s.src = r.memory(s.dst[:0], st.Dst), r.memory(s.src[:0], st.Src)
+		s.fold(op, s.dst, s.dst, s.src)
 	default:
 		panic(fmt.Sprintf("rank: cannot run step %d, a %v", i, st.Op))
 	}

@@ -55,6 +55,10 @@ var layers = []*layer{
 		{root, "calls and edges in, programs out"},
 	}},
 	{name: "trace"},
+	{name: "plan/msccl", is: pure, imports: []edge{
+		{root, "ranks, collectives, errors"},
+		{"plan", "Programs out of files, and files out of Programs"},
+	}},
 	{name: "actor", goes: []string{"*"}, imports: []edge{
 		{root, "the errors of actors that have ended or panicked"},
 	}},
