@@ -254,6 +254,7 @@ func checkSoakWithFailures(t testing.TB, k Kit) {
 			}
 		}
 		s.w.settle()
+		s.w.close()
 	}
 }
 

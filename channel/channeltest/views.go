@@ -105,5 +105,6 @@ func checkViewAfterClose(t testing.TB, k Kit) {
 		look(t, "the "+who+" has closed", v, s, src, 8)
 		v.release()
 		_ = s.wait() // met before the close; a driver may have completed it with or without the close
+		w.close()
 	}
 }

@@ -30,6 +30,7 @@ type world struct {
 	ranks   []*rank
 	posted  atomic.Int64
 	ended   atomic.Int64
+	closed  bool
 	kick    chan struct{} // a completion has come
 }
 
@@ -61,8 +62,13 @@ func newWorld(t testing.TB, k Kit, n int) *world {
 }
 
 // close ends the world as package rank does: the channels, the endpoints, the
-// actors, the driver.
+// actors, the driver. A check of several worlds closes each before it makes the next:
+// then what a driver still begins belongs to nobody else. It may be called again.
 func (w *world) close() {
+	if w.closed {
+		return
+	}
+	w.closed = true
 	for _, r := range w.ranks {
 		r.do(func() {
 			for _, c := range r.links {
