@@ -1,0 +1,173 @@
+//go:build linux && (amd64 || arm64)
+
+package shm
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
+)
+
+// arena is memory that Alloc has made.
+type arena struct {
+	number uint32
+	mem    []byte
+	file   *os.File
+}
+
+func (a *arena) unmap() {
+	_ = a.file.Close()     // nothing was written through it
+	_ = unix.Munmap(a.mem) // it is a mapping
+}
+
+// maxRegions is the most arenas of a process.
+const maxRegions = 4096
+
+// Alloc makes n zero bytes that peers read in place. Peers that this process is joined
+// to are told before it returns.
+func (d *Driver) Alloc(n int64) (kolo.Memory, error) {
+	if n <= 0 || n > 1<<46 {
+		return kolo.Memory{}, fmt.Errorf("%w: %d bytes of shared memory", kolo.ErrArgument, n)
+	}
+	d.mu.Lock()
+	closed := d.closed
+	d.mu.Unlock()
+	d.arenaMu.Lock()
+	defer d.arenaMu.Unlock()
+	list := *d.arenas.Load()
+	switch {
+	case closed:
+		return kolo.Memory{}, fmt.Errorf("%w: the shm driver", kolo.ErrClosed)
+	case len(list) == maxRegions:
+		return kolo.Memory{}, fmt.Errorf("%w: %d pieces of shared memory; allocate larger ones", kolo.ErrLimit, maxRegions)
+	}
+	mem, file, err := makeShared("kolo-arena", n)
+	if err != nil {
+		return kolo.Memory{}, fmt.Errorf("shm: %w", err)
+	}
+	d.arenaNo++
+	a := &arena{number: d.arenaNo, mem: mem, file: file}
+	list = append(slices.Clone(list), a)
+	d.arenas.Store(&list)
+	for _, p := range *d.ears.Load() {
+		p.tell(note{Region: a.number, Size: n}, a.file)
+	}
+	return kolo.HostMemory(mem), nil
+}
+
+// Free gives back memory that Alloc made.
+func (d *Driver) Free(m kolo.Memory) error {
+	d.arenaMu.Lock()
+	defer d.arenaMu.Unlock()
+	list := slices.Clone(*d.arenas.Load())
+	i := slices.IndexFunc(list, func(a *arena) bool { return len(m.Host) > 0 && &a.mem[0] == &m.Host[0] })
+	if i < 0 {
+		return fmt.Errorf("%w: this memory is not of Alloc, or was freed", kolo.ErrArgument)
+	}
+	a := list[i]
+	list = slices.Delete(list, i, i+1)
+	d.arenas.Store(&list)
+	for _, p := range *d.ears.Load() {
+		p.tell(note{Dropped: a.number}, nil)
+	}
+	a.unmap()
+	return nil
+}
+
+// Number is what a Slice may hold.
+type Number interface {
+	~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~float32 | ~float64
+}
+
+// Slice makes a slice of n zeroes in memory that peers read in place. It lives until
+// free, which is called when no op uses it, or until the driver's Close. The driver is
+// one that this package has made.
+func Slice[T Number](d channel.Driver, n int) (s []T, free func() error, err error) {
+	a, ok := d.(channel.Allocator)
+	if !ok {
+		return nil, nil, fmt.Errorf("%w: a %v driver has no memory that peers read in place", kolo.ErrUnsupported, d.Link())
+	}
+	var one T
+	m, err := a.Alloc(int64(n) * int64(unsafe.Sizeof(one)))
+	if err != nil {
+		return nil, nil, err
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(&m.Host[0])), n), func() error { return a.Free(m) }, nil
+}
+
+// appendSpans appends the list of the pieces of a message, as an offer has it. It is
+// empty if there are too many.
+func (d *Driver) appendSpans(to []byte, mem []kolo.Memory) []byte {
+	arenas := *d.arenas.Load()
+	for _, m := range mem {
+		if len(m.Host) == 0 {
+			continue
+		}
+		if len(to) == maxSpans*spanBytes {
+			return to[:0]
+		}
+		s := span{addr: uint64(uintptr(unsafe.Pointer(&m.Host[0]))), size: uint64(len(m.Host))}
+		for _, a := range arenas {
+			base := uint64(uintptr(unsafe.Pointer(&a.mem[0])))
+			if s.addr >= base && s.addr-base < uint64(len(a.mem)) {
+				s.region, s.offset = a.number, s.addr-base
+				break
+			}
+		}
+		var b [spanBytes]byte
+		s.put(b[:])
+		to = append(to, b[:]...)
+	}
+	return to
+}
+
+// region is an arena of a peer, mapped here.
+type region struct {
+	mem     []byte
+	users   int // moves that are in it
+	dropped bool
+	number  uint32
+}
+
+// learn maps an arena of the peer, or lets one go.
+func (p *peer) learn(n note, fd int) error {
+	var mem []byte
+	if n.Region != 0 {
+		if fd < 0 || n.Size <= 0 {
+			return fmt.Errorf("%w: memory without a file", errCorrupt)
+		}
+		var err error
+		if mem, err = mapShared(fd, n.Size, unix.PROT_READ); err != nil {
+			return err
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n.Region != 0 {
+		if p.state != up || p.regions[n.Region] != nil || len(p.regions) == maxRegions {
+			_ = unix.Munmap(mem) // it is a mapping
+			return fmt.Errorf("%w: piece %d of shared memory", errCorrupt, n.Region)
+		}
+		p.regions[n.Region] = &region{mem: mem, number: n.Region}
+	}
+	if r := p.regions[n.Dropped]; r != nil {
+		r.dropped = true
+		r.users++
+		p.leaveRegion(r)
+	}
+	return nil
+}
+
+// leaveRegion notes that a move has ended; the lock is held.
+func (p *peer) leaveRegion(r *region) {
+	if r.users--; r.users == 0 && r.dropped {
+		delete(p.regions, r.number)
+		_ = unix.Munmap(r.mem) // it is a mapping
+	}
+}

@@ -1,0 +1,423 @@
+//go:build linux && (amd64 || arm64)
+
+package shm
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kolo-ccl/kolo"
+)
+
+// hello is what the process that connects says, with the files of the segment and of
+// its bell; welcome is the answer, with the file of the other bell.
+type hello struct {
+	Version  int
+	Job      string
+	Epoch    uint64
+	From, To string // sockets
+	self
+}
+
+type welcome struct {
+	Wait    bool   // we are connecting to you ourselves: wait for that
+	Refused string // why
+	self
+}
+
+// self is what each says of itself.
+type self struct {
+	Process int
+	Started uint64
+	At      uint64 // where in its memory Text is, for the other to try
+	Text    string
+}
+
+// note is what is said at the socket of two processes that are joined.
+type note struct {
+	Region  uint32 `json:",omitempty"` // an arena, with its file
+	Size    int64  `json:",omitempty"`
+	Dropped uint32 `json:",omitempty"` // an arena that is no more
+}
+
+const (
+	version    = 1
+	joinWithin = 10 * time.Second
+	maxGuests  = 256 // handshakes at a time
+)
+
+func (d *Driver) myself() self {
+	return self{d.me.Process, d.me.Started, uint64(uintptr(unsafe.Pointer(&d.probe[0]))), string(d.probe)}
+}
+
+// join connects to a peer. It ends when that is done or cannot be.
+func (p *peer) join() {
+	err := p.dial()
+	if err == nil {
+		return
+	}
+	p.fail(fmt.Errorf("%w: join %v by shared memory: %w", kolo.ErrLost, p, err))
+}
+
+func (p *peer) dial() error {
+	d := p.d
+	if !d.me.reaches(p.address) {
+		return errors.New("it is of another host, user or network namespace")
+	}
+	sock, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: p.Socket, Net: "unixpacket"})
+	if err != nil {
+		return err
+	}
+	if !d.talk(sock) {
+		_ = sock.Close() // nothing was said
+		return errors.New("this process has closed its shm driver")
+	}
+	w, wait, err := p.greet(sock)
+	d.quiet(sock)
+	if err != nil || wait {
+		_ = sock.Close() // all was said
+	}
+	if err != nil {
+		return err
+	}
+	if !wait {
+		return p.joined(w)
+	}
+	late := time.NewTimer(joinWithin)
+	defer late.Stop()
+	select {
+	case <-p.rose:
+		return nil
+	case <-late.C:
+		return errors.New("it did not connect in time")
+	}
+}
+
+// talk notes a socket in a handshake, which Close ends.
+func (d *Driver) talk(sock *net.UnixConn) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || len(d.talking) >= maxGuests {
+		return false
+	}
+	d.talking[sock] = true
+	return sock.SetDeadline(time.Now().Add(joinWithin)) == nil
+}
+
+func (d *Driver) quiet(sock *net.UnixConn) {
+	d.mu.Lock()
+	delete(d.talking, sock)
+	d.mu.Unlock()
+	_ = sock.SetDeadline(time.Time{}) // a closed socket shows at the next read
+}
+
+// greet makes the segment and offers it.
+func (p *peer) greet(sock *net.UnixConn) (w wiring, wait bool, err error) {
+	d := p.d
+	credit, err := owner(sock)
+	if err != nil {
+		return w, false, err
+	}
+	mem, file, err := makeShared("kolo-rings", 2*halfBytes)
+	if err != nil {
+		return w, false, err
+	}
+	defer file.Close()
+	defer func() {
+		if err != nil || wait {
+			_ = unix.Munmap(mem) // it is a mapping
+		}
+	}()
+	h := hello{Version: version, Job: d.config.Job, Epoch: d.config.Epoch, From: d.me.Socket, To: p.Socket, self: d.myself()}
+	if err := say(sock, h, file, d.bellFile); err != nil {
+		return w, false, err
+	}
+	var answer welcome
+	fds, err := hear(sock, &answer)
+	if err == nil && answer.Refused != "" {
+		err = fmt.Errorf("it refuses: %.200s", answer.Refused)
+	}
+	if err == nil && !answer.Wait && len(fds) != 1 {
+		err = fmt.Errorf("%w: %d files in the answer", errCorrupt, len(fds))
+	}
+	if err != nil || answer.Wait {
+		closeAll(fds)
+		return w, answer.Wait, err
+	}
+	bellMem, err := mapShared(fds[0], bellBytes, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		return w, false, err
+	}
+	w = wiring{mem: mem, bellMem: bellMem, to: newArea(mem), from: newArea(mem[halfBytes:]), bell: newBell(bellMem), sock: sock}
+	w.process, w.reads = d.examine(int(credit.Pid), answer.self)
+	return w, false, nil
+}
+
+// examine takes hold of the peer's process and tries whether its memory can be read.
+func (d *Driver) examine(pid int, s self) (process, bool) {
+	p := seize(pid, s.Started)
+	if p.fd < 0 || d.private || len(s.Text) != len(d.probe) {
+		return p, false
+	}
+	got := make([]byte, len(s.Text))
+	err := p.read([]unix.Iovec{{Base: &got[0], Len: uint64(len(got))}}, []unix.RemoteIovec{{Base: uintptr(s.At), Len: len(got)}})
+	return p, err == nil && string(got) == s.Text && p.alive()
+}
+
+// joined takes the peer into use, and a goroutine for its socket.
+func (p *peer) joined(w wiring) error {
+	if !p.rise(w) {
+		for _, m := range [][]byte{w.mem, w.bellMem} {
+			_ = unix.Munmap(m) // it is a mapping
+		}
+		w.process.close()
+		_ = w.sock.Close() // the other end learns that it is refused
+		return nil
+	}
+	// ended by the end of the peer, or by Close, which close the socket
+	p.d.work.Go(func() { p.attend(w.sock) })
+	p.d.arenaMu.Lock()
+	defer p.d.arenaMu.Unlock()
+	for _, a := range *p.d.arenas.Load() {
+		p.tell(note{Region: a.number, Size: int64(len(a.mem))}, a.file)
+	}
+	return nil
+}
+
+// attend hears what the peer says at the socket, until that ends: the kernel closes it
+// when the process dies.
+func (p *peer) attend(sock *net.UnixConn) {
+	for {
+		var n note
+		fds, err := hear(sock, &n)
+		if err == nil {
+			fd := -1
+			if len(fds) == 1 && n.Region != 0 {
+				fd, fds = fds[0], nil
+			}
+			closeAll(fds)
+			err = p.learn(n, fd)
+		}
+		if err != nil {
+			p.drain() // what was written before is whole
+			p.d.deafen(p)
+			p.fail(fmt.Errorf("%w: %v has ended or closed its driver: %w", kolo.ErrLost, p, err))
+			return
+		}
+	}
+}
+
+// tell says something at the socket of a peer that is up; one that does not hear is
+// lost anyway.
+func (p *peer) tell(n note, file *os.File) {
+	p.mu.Lock()
+	sock := p.sock
+	p.mu.Unlock()
+	if sock == nil {
+		return
+	}
+	files := []*os.File{}
+	if file != nil {
+		files = append(files, file)
+	}
+	_ = sock.SetWriteDeadline(time.Now().Add(joinWithin)) // a closed socket shows in the next line
+	_ = say(sock, n, files...)                            // without it the peer reads by other ways
+}
+
+// accept takes connections of peers.
+func (d *Driver) accept() {
+	for {
+		sock, err := d.listener.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // no descriptors, perhaps; somebody gives one back
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		if !d.talk(sock) {
+			_ = sock.Close() // too many, or closed
+			continue
+		}
+		// ended by the handshake's deadline or by Close, which closes the socket
+		d.work.Go(func() { d.receive(sock) })
+	}
+}
+
+// receive does the handshake with who has connected.
+func (d *Driver) receive(sock *net.UnixConn) {
+	p, w, err := d.admit(sock)
+	d.quiet(sock)
+	if err != nil || p == nil {
+		_ = sock.Close() // all was said
+		return
+	}
+	_ = p.joined(w) // it says so itself
+}
+
+// admit judges a hello. It returns no peer where that is to wait.
+func (d *Driver) admit(sock *net.UnixConn) (*peer, wiring, error) {
+	var w wiring
+	credit, err := owner(sock)
+	if err != nil {
+		return nil, w, err
+	}
+	var h hello
+	fds, err := hear(sock, &h)
+	if err != nil {
+		closeAll(fds)
+		return nil, w, err
+	}
+	p, err := d.known(h, int(credit.Uid))
+	if err == nil && len(fds) != 2 {
+		err = fmt.Errorf("%w: %d files in a hello", errCorrupt, len(fds))
+	}
+	if err == nil && !p.yields() {
+		closeAll(fds)
+		return nil, w, say(sock, welcome{Wait: true})
+	}
+	if err != nil {
+		closeAll(fds)
+		return nil, w, errors.Join(err, say(sock, welcome{Refused: err.Error()}))
+	}
+	mem, err := mapShared(fds[0], 2*halfBytes, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		closeAll(fds[1:])
+		return nil, w, err
+	}
+	bellMem, err := mapShared(fds[1], bellBytes, unix.PROT_READ|unix.PROT_WRITE)
+	if err == nil {
+		err = say(sock, welcome{self: d.myself()}, d.bellFile)
+	}
+	if err != nil {
+		_ = unix.Munmap(mem) // it is a mapping
+		return nil, w, err
+	}
+	w = wiring{mem: mem, bellMem: bellMem, to: newArea(mem[halfBytes:]), from: newArea(mem), bell: newBell(bellMem), sock: sock}
+	w.process, w.reads = d.examine(int(credit.Pid), h.self)
+	return p, w, nil
+}
+
+// known is the peer that a hello is of, or why it is not welcome.
+func (d *Driver) known(h hello, user int) (*peer, error) {
+	switch {
+	case h.Version != version:
+		return nil, fmt.Errorf("this process speaks version %d of shm, not %d", version, h.Version)
+	case user != d.me.User:
+		return nil, fmt.Errorf("this process belongs to user %d, not to user %d", d.me.User, user)
+	case h.To != d.me.Socket:
+		return nil, errors.New("that was for another process")
+	case h.Job != d.config.Job:
+		return nil, fmt.Errorf("this process is of job %q, not of %q", d.config.Job, h.Job)
+	case h.Epoch != d.config.Epoch:
+		return nil, fmt.Errorf("this process is of epoch %d, not of %d", d.config.Epoch, h.Epoch)
+	}
+	late := time.NewTimer(joinWithin)
+	defer late.Stop()
+	select {
+	case <-d.met:
+	case <-late.C:
+		return nil, errors.New("this process does not know its peers yet")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.peers[h.From]
+	if p == nil || d.closed || p.Process != h.Process || p.Started != h.Started {
+		return nil, errors.New("this process has not been told of that one")
+	}
+	return p, nil
+}
+
+// yields says whether the peer's connection is the one that counts, where both
+// processes connect at a time: that of the smaller socket.
+func (p *peer) yields() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state == joining && p.d.me.Socket < p.Socket {
+		return false
+	}
+	if p.state == idle {
+		p.state = joining
+	}
+	return true
+}
+
+// owner is who is at the other end of a socket, as the kernel knows it.
+func owner(sock *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := sock.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var credit *unix.Ucred
+	var failed error
+	err = raw.Control(func(fd uintptr) { credit, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return credit, errors.Join(err, failed)
+}
+
+// say writes one record, with files.
+func say(sock *net.UnixConn, v any, files ...*os.File) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	var fds []int
+	for _, f := range files {
+		fds = append(fds, int(f.Fd()))
+	}
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	_, _, err = sock.WriteMsgUnix(text, rights, nil)
+	return err
+}
+
+// hear reads one record and its files, which are the caller's.
+func hear(sock *net.UnixConn, v any) (fds []int, err error) {
+	text, rights := make([]byte, maxText), make([]byte, 256)
+	n, rn, flags, _, err := sock.ReadMsgUnix(text, rights)
+	if err != nil {
+		return nil, err
+	}
+	list, bad := syscall.ParseSocketControlMessage(rights[:rn])
+	for i := range list {
+		if got, err := syscall.ParseUnixRights(&list[i]); err == nil {
+			fds = append(fds, got...)
+		}
+	}
+	switch {
+	case n == 0:
+		err = errors.New("the socket was closed")
+	case bad != nil || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
+		err = fmt.Errorf("%w: too much at the socket", errCorrupt)
+	default:
+		in := json.NewDecoder(bytes.NewReader(text[:n]))
+		in.DisallowUnknownFields()
+		err = in.Decode(v)
+	}
+	return fds, err
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd) // it was not used
+	}
+}
+
+// deafen takes a peer from those that look looks at.
+func (d *Driver) deafen(p *peer) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list := slices.DeleteFunc(slices.Clone(*d.ears.Load()), func(q *peer) bool { return q == p })
+	d.ears.Store(&list)
+}

@@ -1,0 +1,175 @@
+//go:build linux && (amd64 || arm64)
+
+package shm
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kolo-ccl/kolo"
+)
+
+// address says how the ranks of a process are reached. It is what Address gives, as
+// JSON.
+type address struct {
+	Host    string `json:"host"`    // boot id of the kernel and its network namespace, where the socket's name is known
+	User    int    `json:"user"`    // both ends must be the same user
+	Process int    `json:"process"` // as this process sees itself
+	Started uint64 `json:"started"` // in clock ticks after boot: with Process it names a process once and for all
+	Socket  string `json:"socket"`  // an abstract name; random, so it is the process's key as well
+}
+
+// here is the address of this process but for the socket.
+func here() (address, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return address{}, fmt.Errorf("which host this is: %w", err)
+	}
+	net, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return address{}, fmt.Errorf("which network namespace this is: %w", err)
+	}
+	started, err := startOf(os.Getpid())
+	if err != nil {
+		return address{}, err
+	}
+	return address{Host: string(bytes.TrimSpace(boot)) + " " + net, User: os.Getuid(), Process: os.Getpid(), Started: started}, nil
+}
+
+// parseAddress reads what Address gave in another process.
+func parseAddress(b []byte) (address, error) {
+	var a address
+	if len(b) > maxText {
+		return a, fmt.Errorf("%w: a shm address of %d bytes", kolo.ErrArgument, len(b))
+	}
+	if err := json.Unmarshal(b, &a); err != nil {
+		return a, fmt.Errorf("%w: shm address %.80q: %w", kolo.ErrArgument, b, err)
+	}
+	if len(a.Socket) < 2 || len(a.Socket) > maxSocketName || a.Socket[0] != '@' {
+		return a, fmt.Errorf("%w: shm address %.80q", kolo.ErrArgument, b)
+	}
+	return a, nil
+}
+
+const (
+	maxText       = 4 << 10 // bytes of an address and of what is said at the socket
+	maxSocketName = 100
+)
+
+// Reaches says whether the processes with two addresses are on one host, of one user
+// and in one network namespace: then shm joins them.
+func Reaches(mine, theirs []byte) bool {
+	a, err := parseAddress(mine)
+	if err != nil {
+		return false
+	}
+	b, err := parseAddress(theirs)
+	return err == nil && a.reaches(b)
+}
+
+func (a address) reaches(b address) bool { return a.Host == b.Host && a.User == b.User }
+
+// startOf is when a process was started, in clock ticks after boot.
+func startOf(pid int) (uint64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, fmt.Errorf("start of process %d: %w", pid, err)
+	}
+	// the name, in parentheses, may hold anything; the start is the 20th field behind it
+	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	const start = 19
+	if len(fields) <= start {
+		return 0, fmt.Errorf("start of process %d: %q", pid, b)
+	}
+	at, err := strconv.ParseUint(string(fields[start]), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("start of process %d: %w", pid, err)
+	}
+	return at, nil
+}
+
+// process is a peer's process, held so that its number cannot become another's
+// unnoticed.
+type process struct {
+	pid int // in this process's view
+	fd  int // a pidfd, or -1 where the peer is not visible
+}
+
+// seize takes hold of the process at the other end of a socket, if it is the one that
+// was started then.
+func seize(pid int, started uint64) process {
+	if pid <= 0 {
+		return process{fd: -1}
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return process{fd: -1}
+	}
+	if at, err := startOf(pid); err != nil || at != started {
+		_ = unix.Close(fd) // it was only looked at
+		return process{fd: -1}
+	}
+	return process{pid: pid, fd: fd}
+}
+
+// alive says whether the process has its number still.
+func (p process) alive() bool { return p.fd >= 0 && unix.PidfdSendSignal(p.fd, 0, nil, 0) == nil }
+
+func (p process) close() {
+	if p.fd >= 0 {
+		_ = unix.Close(p.fd) // it was only looked at
+	}
+}
+
+// read copies a list of the process's memory to one of ours, and says whether the
+// kernel has done all of it.
+func (p process) read(to []unix.Iovec, from []unix.RemoteIovec) error {
+	left := 0
+	for i := range to {
+		left += int(to[i].Len)
+	}
+	for left > 0 {
+		n, err := unix.ProcessVMReadv(p.pid, to, from, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read %d bytes of process %d: %w", left, p.pid, err)
+		}
+		if n <= 0 {
+			return fmt.Errorf("read %d bytes of process %d: none came", left, p.pid)
+		}
+		left -= n
+		to, from = cutLocal(to, n), cutRemote(from, n)
+	}
+	return nil
+}
+
+func cutLocal(v []unix.Iovec, n int) []unix.Iovec {
+	for len(v) > 0 && uint64(n) >= v[0].Len {
+		n -= int(v[0].Len)
+		v = v[1:]
+	}
+	if n > 0 {
+		b := bytesOf(v[0])[n:]
+		v[0].Base, v[0].Len = &b[0], uint64(len(b))
+	}
+	return v
+}
+
+func cutRemote(v []unix.RemoteIovec, n int) []unix.RemoteIovec {
+	for len(v) > 0 && n >= v[0].Len {
+		n -= v[0].Len
+		v = v[1:]
+	}
+	if n > 0 {
+		v[0].Base += uintptr(n)
+		v[0].Len -= n
+	}
+	return v
+}

@@ -1,0 +1,5 @@
+package shm
+
+import "github.com/kolo-ccl/kolo/channel"
+
+func init() { channel.Register("shm", New) }

@@ -1,0 +1,391 @@
+//go:build linux && (amd64 || arm64)
+
+package shm
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/internal/cpu"
+)
+
+// Driver joins the ranks of this process to those of other processes of the host. It
+// is a channel.Remote, a channel.Poller and a channel.Allocator.
+type Driver struct {
+	config   channel.Config
+	me       address
+	text     []byte // me as JSON
+	probe    []byte // a random text that peers try to read out of this process
+	private  bool   // for tests: peers' private memory cannot be read
+	listener *net.UnixListener
+
+	bell     bell
+	bellMem  []byte
+	bellFile *os.File
+
+	mu      sync.Mutex
+	peers   map[string]*peer // by socket; this process is not among them
+	byRank  map[kolo.Rank]*peer
+	gone    map[kolo.Rank]bool     // own ranks whose endpoint is closed
+	talking map[*net.UnixConn]bool // sockets in a handshake
+	closed  bool
+	met     chan struct{} // closed by the first Meet
+	meet    sync.Once
+	shut    sync.Once
+
+	self    *peer                   // the way from this process to itself
+	ears    atomic.Pointer[[]*peer] // peers that frames may come from
+	crowded atomic.Bool             // there are more ranks than cores
+	pollers atomic.Int32
+	ended   atomic.Bool
+
+	arenas  atomic.Pointer[[]*arena]
+	arenaMu sync.Mutex // held while peers are told of arenas
+	arenaNo uint32
+
+	movers  movers
+	buffers buffers
+	work    sync.WaitGroup // the driver's goroutines
+	moving  sync.WaitGroup // moves that use mapped memory
+}
+
+// New makes the driver of one world in this process. It is registered as "shm".
+func New(c channel.Config) (channel.Driver, error) {
+	if c.Engine == nil {
+		return nil, fmt.Errorf("%w: the shm driver needs an engine", kolo.ErrArgument)
+	}
+	d := &Driver{config: c, peers: map[string]*peer{}, byRank: map[kolo.Rank]*peer{}, gone: map[kolo.Rank]bool{},
+		talking: map[*net.UnixConn]bool{}, met: make(chan struct{}), probe: []byte(rand.Text() + rand.Text())}
+	d.ears.Store(&[]*peer{})
+	d.arenas.Store(&[]*arena{})
+	d.movers.init()
+	if err := d.settle(); err != nil {
+		d.release()
+		return nil, fmt.Errorf("shm: %w", err)
+	}
+	// ended by Close
+	d.work.Go(d.accept)
+	d.work.Go(d.hear) // ended by Close
+	for range runtime.GOMAXPROCS(0) {
+		d.work.Go(d.movers.run) // ended by Close
+	}
+	return d, nil
+}
+
+// settle makes what the process has of its own: its socket, its bell, its loop.
+func (d *Driver) settle() (err error) {
+	if d.me, err = here(); err != nil {
+		return err
+	}
+	d.me.Socket = "@kolo-shm-" + rand.Text()
+	if d.text, err = json.Marshal(d.me); err != nil {
+		return err
+	}
+	d.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: d.me.Socket, Net: "unixpacket"})
+	if err != nil {
+		return err
+	}
+	if d.bellMem, d.bellFile, err = makeShared("kolo-bell", bellBytes); err != nil {
+		return err
+	}
+	d.bell = newBell(d.bellMem)
+	mem, err := unix.Mmap(-1, 0, halfBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return fmt.Errorf("%d bytes of memory: %w", halfBytes, err)
+	}
+	d.self = newPeer(d, d.me)
+	d.self.loop = true
+	d.self.rise(wiring{mem: mem, to: newArea(mem), from: newArea(mem), bell: d.bell, process: process{fd: -1}})
+	return nil
+}
+
+// Link is kolo.LinkSHM.
+func (d *Driver) Link() kolo.Link { return kolo.LinkSHM }
+
+// Address says how this process is reached: by its socket, and which process it is.
+func (d *Driver) Address() ([]byte, error) { return slices.Clone(d.text), nil }
+
+// Meet tells the driver of the ranks of other processes. It may be called again with
+// further ones. A process that is not of this host, user and network namespace cannot
+// be reached; the ops to it complete with kolo.ErrLost.
+func (d *Driver) Meet(peers []channel.Peer) error {
+	list := make([]address, len(peers))
+	for i, p := range peers {
+		var err error
+		if list[i], err = parseAddress(p.Address); err != nil {
+			return fmt.Errorf("%v: %w", p.Rank, err)
+		}
+		if p.Rank < 0 || p.Rank > maxRank {
+			return fmt.Errorf("%w: %v", kolo.ErrArgument, p.Rank)
+		}
+	}
+	d.mu.Lock()
+	for i, p := range peers {
+		if list[i].Socket == d.me.Socket {
+			d.byRank[p.Rank] = d.self
+			continue
+		}
+		q := d.peers[list[i].Socket]
+		if q == nil {
+			q = newPeer(d, list[i])
+			d.peers[list[i].Socket] = q
+		}
+		d.byRank[p.Rank] = q
+	}
+	d.crowd()
+	d.mu.Unlock()
+	for i, p := range peers {
+		d.mu.Lock()
+		q := d.peers[list[i].Socket]
+		d.mu.Unlock()
+		if q != nil {
+			q.add(p.Rank)
+		}
+	}
+	d.meet.Do(func() { close(d.met) })
+	return nil
+}
+
+// crowd notes whether spinning would keep a core from somebody who has work: with
+// more ranks on this host than cores. d.mu is held.
+func (d *Driver) crowd() {
+	near := 0
+	for _, p := range d.byRank {
+		if p == d.self || d.me.reaches(p.address) {
+			near++
+		}
+	}
+	d.crowded.Store(runtime.GOMAXPROCS(0) < 2 || near > runtime.NumCPU())
+}
+
+// Open makes the endpoint of a rank of this process.
+func (d *Driver) Open(rank kolo.Rank) (channel.Endpoint, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.closed:
+		return nil, fmt.Errorf("%w: the shm driver", kolo.ErrClosed)
+	case rank < 0 || rank > maxRank:
+		return nil, fmt.Errorf("%w: %v", kolo.ErrArgument, rank)
+	case d.byRank[rank] != nil && d.byRank[rank] != d.self:
+		return nil, fmt.Errorf("%w: %v is of another process", kolo.ErrArgument, rank)
+	}
+	d.byRank[rank] = d.self
+	d.crowd()
+	return &endpoint{d, rank}, nil
+}
+
+// Poll gives the calling goroutine to the driver until done is set, or until nothing
+// has come for some time: it looks at the rings, and carries bytes. Meanwhile the
+// peers need not wake anybody here.
+func (d *Driver) Poll(done *atomic.Uint32) {
+	d.pollers.Add(1)
+	d.bell.asleep.Store(0)
+	patience := pollFor
+	crowded := d.crowded.Load()
+	if crowded {
+		patience = yieldFor
+	}
+	var since time.Time
+	for i := 0; done.Load() == 0; i++ {
+		switch {
+		case d.look() || d.movers.help():
+			i = 0
+			continue
+		case crowded:
+			yield()
+		default:
+			cpu.Pause(1)
+		}
+		if i%pollsPerLook != 0 {
+			continue
+		}
+		runtime.Gosched()
+		if d.bell.asleep.Load() != 0 { // set by the ear when it went to sleep
+			d.bell.asleep.Store(0)
+		}
+		if now := time.Now(); i == 0 {
+			since = now
+		} else if now.Sub(since) > patience {
+			break
+		}
+	}
+	if d.pollers.Add(-1) == 0 {
+		d.bell.asleep.Store(1)
+		d.look()
+	}
+}
+
+// How long to look for a frame before sleeping. A sleeper costs its peer the system
+// call that wakes it, and itself some microseconds.
+const (
+	pollFor      = 60 * time.Microsecond  // a rank that waits, on a core that nobody else wants
+	yieldFor     = 300 * time.Microsecond // and where it yields the core at each look
+	hearFor      = 5 * time.Microsecond   // the driver's goroutine
+	pollsPerLook = 32                     // looks at the rings between two at the clock
+	sleepFor     = time.Second            // a bound; whoever has something rings
+)
+
+// look takes what has come from all peers, and says whether there was anything.
+func (d *Driver) look() (found bool) {
+	for _, p := range *d.ears.Load() {
+		if p.in.waiting() || p.stuck.Load() {
+			found = p.drain() || found
+		}
+	}
+	return found
+}
+
+// hear is the driver's goroutine: it sleeps until a peer rings, and takes what there is.
+func (d *Driver) hear() {
+	for !d.ended.Load() {
+		seen := d.bell.rung.Load()
+		if d.look() || d.listen() {
+			continue
+		}
+		if d.pollers.Load() == 0 { // else the last of them does it
+			if d.bell.asleep.Store(1); d.look() {
+				continue
+			}
+		}
+		d.bell.wait(seen, int64(sleepFor))
+		if d.pollers.Load() == 0 {
+			d.bell.asleep.Store(0)
+		}
+	}
+}
+
+// listen spins for a short time, where there is a core to spare.
+func (d *Driver) listen() bool {
+	if d.crowded.Load() || d.pollers.Load() > 0 {
+		return false
+	}
+	for start := time.Now(); time.Since(start) < hearFor; {
+		for range pollsPerLook {
+			if d.look() {
+				return true
+			}
+			cpu.Pause(1)
+		}
+	}
+	return false
+}
+
+// listenTo adds a peer to those that look looks at.
+func (d *Driver) listenTo(p *peer) {
+	d.mu.Lock()
+	list := append(slices.Clone(*d.ears.Load()), p)
+	d.ears.Store(&list)
+	d.mu.Unlock()
+	d.bell.wake()
+}
+
+// Close ends the driver: ops that are left complete with kolo.ErrLost. It gives peers a
+// moment to take what is on its way to them, and waits for its goroutines.
+func (d *Driver) Close() error {
+	d.shut.Do(func() {
+		d.mu.Lock()
+		d.closed = true
+		all := []*peer{d.self}
+		for _, p := range d.peers {
+			all = append(all, p)
+		}
+		for c := range d.talking {
+			_ = c.Close() // it ends the handshake
+		}
+		d.mu.Unlock()
+		slices.SortFunc(all, func(a, b *peer) int { return cmp.Compare(a.Socket, b.Socket) })
+		for _, p := range all {
+			p.linger()
+		}
+		_ = d.listener.Close() // it ends accept
+		d.meet.Do(func() { close(d.met) })
+		for _, p := range all {
+			p.fail(fmt.Errorf("%w: this process has closed its shm driver", kolo.ErrLost))
+		}
+		d.ended.Store(true)
+		d.bell.wake()
+		d.movers.close()
+		d.work.Wait()
+		d.moving.Wait()
+		for d.pollers.Load() > 0 {
+			runtime.Gosched()
+		}
+		d.ears.Store(&[]*peer{})
+		for _, p := range all {
+			p.unmap()
+		}
+		d.release()
+	})
+	return nil
+}
+
+// release gives back what settle and Alloc made.
+func (d *Driver) release() {
+	for _, a := range *d.arenas.Load() {
+		a.unmap()
+	}
+	if d.listener != nil {
+		_ = d.listener.Close() // for a New that failed
+	}
+	if d.bellFile != nil {
+		_ = d.bellFile.Close()     // nothing was written
+		_ = unix.Munmap(d.bellMem) // it is a mapping
+	}
+}
+
+// endpoint is one rank's end of its links.
+type endpoint struct {
+	d    *Driver
+	rank kolo.Rank
+}
+
+// Connect makes the Conn to a rank that Meet has named, or to one of this process.
+func (e *endpoint) Connect(to kolo.Rank) (channel.Conn, error) {
+	d := e.d
+	d.mu.Lock()
+	p, closed := d.byRank[to], d.closed
+	d.mu.Unlock()
+	switch {
+	case closed:
+		return nil, fmt.Errorf("%w: the shm driver", kolo.ErrClosed)
+	case p == nil:
+		return nil, fmt.Errorf("%w: shm has not been told of %v", kolo.ErrArgument, to)
+	}
+	return p.connect(e.rank, to), nil
+}
+
+// Close breaks the links of the rank; the peers hear of it.
+func (e *endpoint) Close() {
+	d := e.d
+	d.mu.Lock()
+	done := d.gone[e.rank] || d.closed
+	d.gone[e.rank] = true
+	all := []*peer{d.self}
+	for _, p := range d.peers {
+		all = append(all, p)
+	}
+	d.mu.Unlock()
+	if done {
+		return
+	}
+	// ended by the driver's Close; this Close has no turn, and may be called in one
+	d.work.Go(func() {
+		for _, p := range all {
+			p.leave(e.rank)
+		}
+	})
+}
