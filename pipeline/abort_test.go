@@ -19,11 +19,11 @@ import (
 // kernel that fails. Everything ends, on every rank, for that one cause, and all memory
 // can be given back; a step that was over before is right.
 func TestReducerIsStoppedAnywhere(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(80) { // half of them with Priority
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			common := rand.New(rand.NewPCG(seed, 99))
 			h := halt{cause: errors.New("stop"), rank: kolo.Rank(common.IntN(3)), step: common.IntN(3),
-				param: common.IntN(layersHalted), kernel: common.IntN(2) == 0, late: common.IntN(2) == 0}
+				param: common.IntN(layersHalted), kernel: common.IntN(2) == 0, late: common.IntN(2) == 0, priority: seed%2 == 1}
 			onDevices(t, 3, sim.Config{}, func(p *place) error { return h.run(p, rand.New(rand.NewPCG(seed, uint64(p.g.Rank())))) })
 		})
 	}
@@ -38,6 +38,7 @@ type halt struct {
 	step, param int
 	kernel      bool // by a kernel, else by an abort
 	late        bool // when all was asked for
+	priority    bool
 }
 
 func (h *halt) run(p *place, rng *rand.Rand) error {
@@ -45,7 +46,7 @@ func (h *halt) run(p *place, rng *rand.Rand) error {
 	for i := range layersHalted {
 		list = append(list, pipeline.Param{Name: fmt.Sprint("layer ", i), Gradient: p.buffer(int64(64 * (1 + i)))})
 	}
-	r, err := pipeline.NewReducer(pipeline.ReducerConfig{Group: p.g, Params: list, Op: kolo.Sum, Bucket: 4096, First: 512,
+	r, err := pipeline.NewReducer(pipeline.ReducerConfig{Group: p.g, Params: list, Op: kolo.Sum, Bucket: 4096, First: 512, Priority: h.priority, Slice: 700,
 		Producer: p.producer, Consumer: p.consumer})
 	require.NoError(p.t, err)
 	for step := 0; ; step++ {

@@ -99,13 +99,12 @@ func (a *AllReduce) parts(c *Config) ([]part, error) {
 	list := make([]part, len(a.ranges))
 	for i, r := range a.ranges {
 		p := &list[i]
-		p.buffer.DType = a.buffer.DType
 		if a.grid == nil {
-			p.buffer.Memory = m.Slice(r.From*size, r.Len()*size)
+			p.buffers = []rank.Buffer{{DType: a.buffer.DType, Memory: m.Slice(r.From*size, r.Len()*size)}}
 			continue
 		}
-		p.buffer.Memory = a.staged.Slice(a.grid.rows*r.From*size, a.grid.rows*r.Len()*size)
-		packed := p.buffer.Memory
+		packed := a.staged.Slice(a.grid.rows*r.From*size, a.grid.rows*r.Len()*size)
+		p.buffers = []rank.Buffer{{DType: a.buffer.DType, Memory: packed}}
 		p.pack = func() error { return a.move(c.Producer, "pack", packed, r, a.grid.pack) }
 		p.unpack = func() error {
 			return a.move(c.Consumer, "unpack", packed, r, func(staged, tensor []byte, r Range, size int64) { a.grid.unpack(tensor, staged, r, size) })

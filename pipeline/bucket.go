@@ -8,22 +8,52 @@ import (
 	"github.com/kolo-ccl/kolo"
 )
 
-// bucketsOf packs parameters, in an order, into buckets: each takes what comes until
-// the next would make it larger than its limit, or is of another element type. The
-// first bucket has a limit of its own. A parameter beyond the limit is a bucket alone.
+// bucketsOf packs parameters, in an order, into buckets. The first takes what comes
+// until the next would make it larger than its limit. The others are as few as their
+// limit allows, and as equal as the parameters are, the larger ones last: a short
+// bucket at the end would be on the wire only after the long one before it, which has
+// then nothing to hide behind. A bucket is of one element type; a parameter beyond the
+// limit is a bucket alone.
 func bucketsOf(params []Param, order []int, first, limit int64) (buckets [][]int) {
-	most, size := first, int64(0)
-	var open []int
-	for _, p := range order {
-		g := params[p].Gradient
-		if len(open) > 0 && (size+g.Memory.Len() > most || g.DType != params[open[0]].Gradient.DType) {
-			buckets = append(buckets, open)
-			open, size, most = nil, 0, limit
-		}
-		open = append(open, p)
-		size += g.Memory.Len()
+	size := func(p int) int64 { return params[p].Gradient.Memory.Len() }
+	n, total := 1, size(order[0])
+	for n < len(order) && total+size(order[n]) <= first && params[order[n]].Gradient.DType == params[order[0]].Gradient.DType {
+		total += size(order[n])
+		n++
 	}
-	return append(buckets, open)
+	buckets = append(buckets, order[:n:n])
+	for order = order[n:]; len(order) > 0; order = order[n:] {
+		n = 1
+		for n < len(order) && params[order[n]].Gradient.DType == params[order[0]].Gradient.DType {
+			n++
+		}
+		buckets = append(buckets, spread(order[:n:n], size, limit)...)
+	}
+	return buckets
+}
+
+// spread cuts a list into parts of at most a limit, from the end: each takes its
+// equal share of what is left, or the first more than that.
+func spread(list []int, size func(int) int64, limit int64) (parts [][]int) {
+	few, open, left := 1, int64(0), int64(0)
+	for _, p := range list {
+		if open > 0 && open+size(p) > limit {
+			few, open = few+1, 0
+		}
+		open += size(p)
+		left += size(p)
+	}
+	for ; len(list) > 0; few-- {
+		n, sum := len(list)-1, size(list[len(list)-1])
+		for n > 0 && sum*int64(max(few, 1)) < left && sum+size(list[n-1]) <= limit {
+			n--
+			sum += size(list[n])
+		}
+		parts = append(parts, list[n:])
+		list, left = list[:n:n], left-sum
+	}
+	slices.Reverse(parts)
+	return parts
 }
 
 // backwards is the order in which gradients become ready, as long as nobody knows

@@ -10,13 +10,14 @@
 //	update.Launch(optimizer)                 // begins when all chunks are reduced
 //	report, err := step.Wait(ctx)
 //
-// A Reducer does the same for the gradients of a model, in buckets.
+// A Reducer does the same for the gradients of a model, in buckets, with Priority in
+// slices of them.
 //
 // # The order
 //
 // Chunks and buckets are launched in one order, which is the same on every rank,
 // whatever the order in which they become ready: one that is early waits for those
-// before it. Every rank makes the same steps, and nothing else uses the group between
+// before it. With Priority, rank 0 decides at each slice which bucket is next. Every rank makes the same steps, and nothing else uses the group between
 // Begin and Wait.
 //
 // # With streams and without

@@ -34,6 +34,7 @@ type line struct {
 	ready     []bool
 	next      int // chunk to launch
 	works     []rank.Work
+	taken     int   // calls that were waited for, and unpacked without a Consumer
 	err       error // the first call that was refused
 	start     time.Time
 	done      chan struct{} // of the step
@@ -41,9 +42,9 @@ type line struct {
 
 // part is the memory of a chunk, and what is done with it around its call.
 type part struct {
-	buffer rank.Buffer
-	pack   func() error // before: asks the Producer, or does it at once; may be nil
-	unpack func() error // after: asks the Consumer, or does it in Wait; may be nil
+	buffers []rank.Buffer // one call reduces all of them
+	pack    func() error  // before: asks the Producer, or does it at once; may be nil
+	unpack  func() error  // after: asks the Consumer, or does it in Wait; may be nil
 }
 
 func newLine(l *line, parts []part) (*line, error) {
@@ -73,7 +74,7 @@ func (l *line) begin() error {
 		l.mu.Unlock()
 		return err
 	}
-	l.open, l.next, l.err, l.works, l.done = true, 0, nil, l.works[:0], make(chan struct{})
+	l.open, l.next, l.err, l.works, l.taken, l.done = true, 0, nil, l.works[:0], 0, make(chan struct{})
 	clear(l.ready)
 	for _, c := range l.chunks {
 		c.state, c.times, c.err = waiting, [3]time.Time{}, nil
@@ -155,7 +156,7 @@ func (l *line) launch(i int, failed error) (rank.Work, error) {
 	}
 	var w rank.Work
 	if failed == nil {
-		w = rank.DoOn(l.group, rank.Request{Collective: kolo.AllReduce, In: p.buffer, Out: p.buffer, Op: l.op},
+		w = rank.DoOn(l.group, request(p.buffers, l.op),
 			rank.Between{Producer: l.producer, Consumer: l.consumer, Watch: c.watch})
 		if failed = w.Refused(); failed == nil {
 			if l.consumer != nil && p.unpack != nil {
@@ -193,20 +194,11 @@ func (l *line) wait(ctx context.Context) (Report, error) {
 		defer l.mu.Unlock()
 		return Report{}, l.closedOr(true, fmt.Sprintf("%d of %d chunks were not ready, or no step has begun", len(l.ready)-l.next, len(l.ready)))
 	}
-	err := l.err
-	for i, w := range l.works {
-		e := w.Wait(ctx)
-		if e == nil && err == nil && l.consumer == nil && l.parts[i].unpack != nil {
-			e = l.parts[i].unpack()
-		}
-		if err == nil {
-			err = e
-		}
-	}
+	err := l.take(ctx, len(l.works))
 	<-l.done // the calls have ended, and so the chunks are about to
 	times := make([]Times, len(l.chunks))
 	for i, c := range l.chunks {
-		times[i] = Times{Ready: c.times[0].Sub(l.start), Begun: c.times[1].Sub(l.start), Ended: c.times[2].Sub(l.start)}
+		times[i] = Times{Part: i, Ready: c.times[0].Sub(l.start), Begun: c.times[1].Sub(l.start), Ended: c.times[2].Sub(l.start)}
 	}
 	l.mu.Lock()
 	l.open = false
@@ -215,6 +207,34 @@ func (l *line) wait(ctx context.Context) (Report, error) {
 		return Report{}, err
 	}
 	return measure(times), nil
+}
+
+// take waits for the first n calls, and without streams unpacks what has come. It is
+// for the goroutine that waits.
+func (l *line) take(ctx context.Context, n int) error {
+	for ; l.taken < n; l.taken++ {
+		err := l.works[l.taken].Wait(ctx)
+		if err == nil && l.err == nil && l.consumer == nil && l.parts[l.taken].unpack != nil {
+			err = l.parts[l.taken].unpack()
+		}
+		if l.err == nil {
+			l.err = err
+		}
+	}
+	return l.err
+}
+
+// use is behind chunk i. The Consumer is behind all that were launched anyway.
+func (l *line) use(ctx context.Context, i int) error {
+	if !l.launched() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.closedOr(true, "not all chunks were ready, or no step has begun")
+	}
+	if l.consumer != nil {
+		return l.err
+	}
+	return l.take(ctx, i+1)
 }
 
 // abort fails the group, and with it the step, for a cause.

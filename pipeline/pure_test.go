@@ -104,7 +104,9 @@ func TestBuckets(t *testing.T) {
 		order []int
 		want  [][]int
 	}{
-		{"the first is small", []int{40, 40, 40, 40}, []int{3, 2, 1, 0}, [][]int{{3}, {2, 1}, {0}}},
+		{"the first is small", []int{40, 40, 40, 40}, []int{3, 2, 1, 0}, [][]int{{3}, {2}, {1, 0}}},
+		{"the last is not the rest", []int{20, 20, 20, 20, 20, 20, 20, 40}, []int{7, 6, 5, 4, 3, 2, 1, 0}, [][]int{{7}, {6, 5, 4}, {3, 2, 1, 0}}},
+		{"a large one near the end", []int{4, 100, 20, 20, 40}, []int{4, 3, 2, 1, 0}, [][]int{{4}, {3, 2}, {1}, {0}}},
 		{"one that fits exactly", []int{16, 32, 100}, []int{1, 0, 2}, [][]int{{1, 0}, {2}}},
 		{"one that is too large", []int{400, 4, 400, 4}, []int{0, 1, 2, 3}, [][]int{{0}, {1}, {2}, {3}}},
 		{"types are not mixed", []int{16, -16, -16, 16}, []int{0, 1, 2, 3}, [][]int{{0}, {1, 2}, {3}}},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kolo-ccl/kolo"
@@ -29,9 +30,24 @@ type Param struct {
 // Bucket is what a Reducer reduces in one call.
 type Bucket struct {
 	Index  int
-	Params []int       // of ReducerConfig.Params, in the order of the memory
-	Memory rank.Buffer // all gradients, one behind the other
+	Params []int // of ReducerConfig.Params, in the order of the memory
+	// Tensors are what the call reduces: the gradients, or one buffer that holds them
+	// all, one behind the other (see Fusion).
+	Tensors []rank.Buffer
 }
+
+// Fusion is how the gradients of a bucket become one call.
+type Fusion uint8
+
+// The ways of fusion.
+const (
+	// FuseBest is FuseGather for memory of the host and of a simulated device, else FuseStage.
+	FuseBest Fusion = iota
+	// FuseGather gives the call the gradients where they are: nothing is copied.
+	FuseGather
+	// FuseStage copies the gradients to memory of the Reducer's, and back.
+	FuseStage
+)
 
 // ReducerConfig says what a Reducer reduces. All ranks give the same, but for the
 // memory and the streams; a difference is kolo.ErrMismatch.
@@ -42,6 +58,15 @@ type ReducerConfig struct {
 	// Bucket is the most bytes of a bucket, First those of the first. 0 means the
 	// defaults.
 	Bucket, First int64
+	Fusion        Fusion
+	// Priority has the bucket whose parameters the model uses first go before others that
+	// are ready, from the next slice on, though they were ready before. Rank 0's
+	// gradients decide. Every rank then makes one more group of the same ranks; all
+	// gradients of a step are made ready before the first Use.
+	Priority bool
+	// Slice is the size of the slices of a bucket, in bytes, if Priority. 0 means
+	// DefaultSlice.
+	Slice int64
 	// Accumulate is how many steps add to the gradients before they are reduced. 0
 	// means 1.
 	Accumulate int
@@ -70,7 +95,9 @@ type ReducerConfig struct {
 type Reducer struct {
 	cfg     ReducerConfig
 	device  npu.Device // nil without streams
-	line    *line
+	pipe    pipe
+	orders  *rank.Group // with Priority: see urgent
+	copied  atomic.Int64
 	buckets []Bucket
 	home    []int // bucket of each parameter
 	staged  []kolo.Memory
@@ -92,10 +119,32 @@ func NewReducer(c ReducerConfig) (*Reducer, error) {
 	if c.Producer != nil {
 		r.device = c.Producer.Device()
 	}
+	if c.Priority {
+		var err error
+		if r.orders, err = ordersOf(c.Group); err != nil {
+			return nil, err
+		}
+	}
 	if err := r.build(backwards(len(c.Params))); err != nil {
-		return nil, err
+		return nil, errors.Join(err, r.closeOrders())
 	}
 	return r, nil
+}
+
+// ordersOf makes the group in which rank 0 says what comes next.
+func ordersOf(g *rank.Group) (*rank.Group, error) {
+	c := rank.GroupConfig{Name: g.Name() + ": order", Priority: 1}
+	for r := range g.Size() {
+		c.Ranks = append(c.Ranks, g.WorldRank(kolo.Rank(r)))
+	}
+	return g.World().NewGroup(c)
+}
+
+func (r *Reducer) closeOrders() error {
+	if r.orders == nil {
+		return nil
+	}
+	return r.orders.Close(context.Background()) // nothing is in flight
 }
 
 func (c *ReducerConfig) check() error {
@@ -104,6 +153,12 @@ func (c *ReducerConfig) check() error {
 		return fmt.Errorf("%w: pipeline: no Group", kolo.ErrArgument)
 	case len(c.Params) == 0:
 		return fmt.Errorf("%w: pipeline: no Params", kolo.ErrArgument)
+	case c.Fusion > FuseStage:
+		return fmt.Errorf("%w: pipeline: Fusion is %d", kolo.ErrArgument, c.Fusion)
+	case c.Priority && c.After != nil:
+		return fmt.Errorf("%w: pipeline: After waits for all buckets, and Priority is there not to", kolo.ErrArgument)
+	case c.Slice < 0:
+		return fmt.Errorf("%w: pipeline: Slice is %d", kolo.ErrArgument, c.Slice)
 	case c.Bucket < 0 || c.First < 0 || c.Accumulate < 0:
 		return fmt.Errorf("%w: pipeline: Bucket %d, First %d, Accumulate %d: none may be negative", kolo.ErrArgument, c.Bucket, c.First, c.Accumulate)
 	}
@@ -123,6 +178,9 @@ func (c *ReducerConfig) check() error {
 	}
 	if c.First == 0 {
 		c.First = min(DefaultFirst, c.Bucket)
+	}
+	if c.Slice == 0 {
+		c.Slice = DefaultSlice
 	}
 	c.Accumulate = max(c.Accumulate, 1)
 	return nil
@@ -148,22 +206,48 @@ func (r *Reducer) build(order []int) error {
 			r.home[k] = i
 		}
 	}
-	l, err := newLine(&line{name: "reducer of " + c.Group.Name(), group: c.Group, op: c.Op,
-		producer: c.Producer, consumer: c.Consumer, now: c.Now}, parts)
-	if err != nil {
+	if err := r.newPipe(lists, parts); err != nil {
 		return errors.Join(err, r.free())
 	}
-	r.line = l
 	return nil
 }
 
-// part makes a bucket. One of a single parameter is that gradient itself; any other
-// has memory of its own.
+// newPipe makes what reduces the buckets.
+func (r *Reducer) newPipe(lists [][]int, parts []part) (err error) {
+	c, name := &r.cfg, "reducer of "+r.cfg.Group.Name()
+	if !c.Priority {
+		r.pipe, err = newLine(&line{name: name, group: c.Group, op: c.Op, producer: c.Producer, consumer: c.Consumer, now: c.Now}, parts)
+		return err
+	}
+	var urgency []int
+	for _, list := range lists {
+		urgency = append(urgency, slices.Min(list))
+	}
+	r.pipe, err = newUrgent(&urgent{name: name, group: c.Group, orders: r.orders, op: c.Op,
+		producer: c.Producer, consumer: c.Consumer, now: c.Now}, parts, urgency, c.Slice)
+	return err
+}
+
+// gathers says whether calls take the gradients where they are.
+func (r *Reducer) gathers() bool {
+	switch r.cfg.Fusion {
+	case FuseGather:
+		return true
+	case FuseStage:
+		return false
+	}
+	return r.device == nil || r.device.Info().Simulated
+}
+
+// part makes a bucket. One of several parameters that are staged has memory of its own.
 func (r *Reducer) part(i int, list []int) (part, error) {
 	first := r.cfg.Params[list[0]].Gradient
-	b := Bucket{Index: i, Params: list, Memory: first}
+	b := Bucket{Index: i, Params: list}
+	for _, k := range list {
+		b.Tensors = append(b.Tensors, r.cfg.Params[k].Gradient)
+	}
 	var places []kolo.Memory
-	if len(list) > 1 {
+	if len(list) > 1 && !r.gathers() {
 		size := int64(0)
 		for _, k := range list {
 			size += r.cfg.Params[k].Gradient.Memory.Len()
@@ -173,7 +257,7 @@ func (r *Reducer) part(i int, list []int) (part, error) {
 			return part{}, err
 		}
 		r.staged = append(r.staged, m)
-		b.Memory.Memory = m
+		b.Tensors = []rank.Buffer{{Memory: m, DType: first.DType}}
 		at := int64(0)
 		for _, k := range list {
 			n := r.cfg.Params[k].Gradient.Memory.Len()
@@ -182,10 +266,10 @@ func (r *Reducer) part(i int, list []int) (part, error) {
 		}
 	}
 	r.buckets = append(r.buckets, b)
-	p := part{buffer: b.Memory}
+	p := part{buffers: b.Tensors}
 	p.pack = func() error {
 		for j, place := range places {
-			if err := move(r.cfg.Producer, place, r.cfg.Params[list[j]].Gradient.Memory); err != nil {
+			if err := r.move(r.cfg.Producer, place, r.cfg.Params[list[j]].Gradient.Memory); err != nil {
 				return err
 			}
 		}
@@ -196,7 +280,7 @@ func (r *Reducer) part(i int, list []int) (part, error) {
 	}
 	p.unpack = func() error {
 		for j, place := range places {
-			if err := move(r.cfg.Consumer, r.cfg.Params[list[j]].Gradient.Memory, place); err != nil {
+			if err := r.move(r.cfg.Consumer, r.cfg.Params[list[j]].Gradient.Memory, place); err != nil {
 				return err
 			}
 		}
@@ -206,7 +290,8 @@ func (r *Reducer) part(i int, list []int) (part, error) {
 }
 
 // move copies on a stream, or at once without one.
-func move(s npu.Stream, dst, src kolo.Memory) error {
+func (r *Reducer) move(s npu.Stream, dst, src kolo.Memory) error {
+	r.copied.Add(src.Len())
 	if s != nil {
 		return s.Copy(dst, src)
 	}
@@ -232,11 +317,12 @@ func (r *Reducer) LossScale() float64 { return 1 / float64(r.cfg.Accumulate) }
 func (r *Reducer) Begin() (*ReducerStep, error) {
 	s := &ReducerStep{r: r, Reduces: (r.steps+1)%r.cfg.Accumulate == 0}
 	if s.Reduces {
-		if err := r.line.begin(); err != nil {
+		if err := r.pipe.begin(); err != nil {
 			return nil, err
 		}
 	}
 	r.steps++
+	r.copied.Store(0)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.seen)
@@ -251,10 +337,10 @@ func (r *Reducer) Begin() (*ReducerStep, error) {
 // for, and the Consumer must have passed it, or Close has to
 // be called again.
 func (r *Reducer) Close() error {
-	if err := r.line.close(); err != nil {
+	if err := r.pipe.close(); err != nil {
 		return err
 	}
-	return r.free()
+	return errors.Join(r.free(), r.closeOrders())
 }
 
 // ReducerStep is one backward pass.
@@ -284,14 +370,15 @@ func (s *ReducerStep) Ready(i int) error {
 	full := s.Reduces && r.missing[home] == 0
 	r.mu.Unlock()
 	if full {
-		return r.line.mark(home)
+		return r.pipe.mark(home)
 	}
 	return nil
 }
 
 // Flush makes ready every parameter that the step has no gradient for, with what its
 // gradient holds, so that no rank waits for it. With a Consumer, what is asked of it
-// after Flush comes after all buckets. Wait does the same.
+// after Flush comes after all buckets, but with Priority, where Use says what it comes
+// after. Wait does the same.
 func (s *ReducerStep) Flush() (first error) {
 	if s.flushed {
 		return nil
@@ -319,6 +406,20 @@ func (s *ReducerStep) Flush() (first error) {
 	return first
 }
 
+// Use is for what needs the gradient of parameter i reduced, and perhaps no other:
+// with a Consumer, what is asked of it later comes after that; else Use returns when
+// it is. It does what Flush does first. Without Priority it is behind the buckets
+// before it too, and with a Consumer behind all.
+func (s *ReducerStep) Use(ctx context.Context, i int) error {
+	if i < 0 || i >= len(s.r.cfg.Params) {
+		return fmt.Errorf("%w: pipeline: no parameter %d of %d", kolo.ErrArgument, i, len(s.r.cfg.Params))
+	}
+	if err := s.Flush(); err != nil || !s.Reduces {
+		return err
+	}
+	return s.r.pipe.use(ctx, s.r.home[i])
+}
+
 // Abort ends the step, and the group on all ranks, with a cause. The step is still to
 // be waited for.
 func (s *ReducerStep) Abort(cause error) error {
@@ -326,7 +427,7 @@ func (s *ReducerStep) Abort(cause error) error {
 		s.r.cfg.Group.Abort(cause)
 		return nil
 	}
-	return s.r.line.abort(cause)
+	return s.r.pipe.abort(cause)
 }
 
 // Wait returns when every gradient is reduced, with the numbers of the step. The
@@ -337,8 +438,8 @@ func (s *ReducerStep) Wait(ctx context.Context) (Report, error) {
 	if !s.Reduces {
 		return Report{Unused: s.unused}, flushed
 	}
-	report, err := s.r.line.wait(ctx) // also after an error, which it knows
-	report.Unused = s.unused
+	report, err := s.r.pipe.wait(ctx) // also after an error, which it knows
+	report.Unused, report.Staged = s.unused, s.r.copied.Load()
 	if err == nil {
 		err = flushed
 	}
@@ -357,8 +458,11 @@ func (s *ReducerStep) Wait(ctx context.Context) (Report, error) {
 // learn gives all ranks the order that rank 0 has seen.
 func (r *Reducer) learn(ctx context.Context) error {
 	params := r.cfg.Params
-	m := message(params, completed(r.came, len(params)))
-	if err := rank.Broadcast(ctx, r.cfg.Group, m, 0); err != nil {
+	m := make([]int64, 1+len(params)) // an AllReduce, which every algorithm does that reduces the gradients
+	if r.cfg.Group.Rank() == 0 {
+		m = message(params, completed(r.came, len(params)))
+	}
+	if err := rank.AllReduce(ctx, r.cfg.Group, m, kolo.Sum); err != nil {
 		return err
 	}
 	order, err := agreed(params, m)
@@ -375,7 +479,7 @@ func (r *Reducer) learn(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.line.close(); err != nil {
+	if err := r.pipe.close(); err != nil {
 		return err
 	}
 	if err := r.free(); err != nil {

@@ -8,6 +8,7 @@ import (
 
 // Times are the moments of one chunk, counted from the begin of the step.
 type Times struct {
+	Part  int           // the chunk or bucket that it is, or a slice of
 	Ready time.Duration // it was computed
 	Begun time.Duration // it went on the wire: all ranks had it, and the chunks before it were done
 	Ended time.Duration // it was reduced
@@ -27,7 +28,11 @@ type Report struct {
 	// Hidden is the part of the shorter of Compute and Comm that cost no time.
 	Hidden  float64
 	Exposed time.Duration // of all chunks
-	Chunks  []Times
+	// Chunks are the chunks or the buckets; with Priority the slices of all buckets, in the
+	// order in which they were sent.
+	Chunks []Times
+	// Staged is how many bytes were copied to bring tensors together for calls, and back.
+	Staged int64
 	// Unused are the parameters of a Reducer that the step had no gradient for.
 	Unused []string
 }
@@ -65,11 +70,11 @@ func Bound(compute, comm time.Duration, k int) time.Duration {
 func (r Report) Print(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "compute %v, communication %v, one after the other %v, overlapped %v\nefficiency %.3f, hidden %.0f %%, exposed %v\n",
 		r.Compute, r.Comm, r.Serial, r.Overlapped, r.Efficiency, 100*r.Hidden, r.Exposed)
-	for i, c := range r.Chunks {
+	for _, c := range r.Chunks {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(w, "chunk %2d: computed at %v, on the wire %v to %v, exposed %v\n", i, c.Ready, c.Begun, c.Ended, c.Exposed)
+		_, err = fmt.Fprintf(w, "chunk %2d: computed at %v, on the wire %v to %v, exposed %v\n", c.Part, c.Ready, c.Begun, c.Ended, c.Exposed)
 	}
 	return err
 }
