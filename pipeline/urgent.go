@@ -639,8 +639,3 @@ type pipe interface {
 	wait(ctx context.Context) (Report, error)
 	close() error
 }
-
-var (
-	_ pipe = (*line)(nil)
-	_ pipe = (*urgent)(nil)
-)
