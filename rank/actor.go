@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/actor"
@@ -24,6 +25,8 @@ type rankActor struct {
 	messages []*ticket // sends and receives in flight
 	steps    *stepRun  // free list
 	closed   error
+	flying   atomic.Int64        // messages; read by hubs
+	cut      map[kolo.Rank]error // ranks that are gone with their process
 }
 
 // message is what a rank actor handles.
@@ -36,6 +39,7 @@ func (*ticket) isMessage()   {} // a send or receive to post
 func (*lost) isMessage()     {}
 func (*quit) isMessage()     {}
 func (tick) isMessage()      {}
+func (*cut) isMessage()      {}
 
 // abortRun ends a run with a cause as soon as its memory is free.
 type abortRun struct {
@@ -47,6 +51,12 @@ type abortRun struct {
 type lost struct {
 	hub   *hub
 	rank  kolo.Rank
+	cause error
+}
+
+// cut ends the channels to ranks that are gone with their process.
+type cut struct {
+	ranks []kolo.Rank
 	cause error
 }
 
@@ -115,6 +125,7 @@ func (a *rankActor) exited(err error) {
 	}
 	list := a.messages
 	a.messages = nil
+	a.flying.Store(0)
 	for _, t := range list {
 		t.resolve(t.dress(err))
 	}
@@ -149,6 +160,8 @@ func (a *rankActor) Handle(m message) error {
 		a.lose(m)
 	case tick:
 		a.tick()
+	case *cut:
+		a.cutOff(m)
 	case *quit:
 		a.quit(m)
 	default:
@@ -164,6 +177,9 @@ func (a *rankActor) channel(peer kolo.Rank) (*channel.Channel, error) {
 	}
 	if a.closed != nil {
 		return nil, a.closed
+	}
+	if err := a.cut[peer]; err != nil {
+		return nil, err
 	}
 	conn, err := a.connect(peer)
 	if err != nil {
@@ -185,6 +201,19 @@ func (a *rankActor) connect(peer kolo.Rank) (c channel.Conn, err error) {
 		}
 	}()
 	return a.endpoint.Connect(peer)
+}
+
+// cutOff closes the channels to ranks that will not answer any more.
+func (a *rankActor) cutOff(m *cut) {
+	if a.cut == nil {
+		a.cut = map[kolo.Rank]error{}
+	}
+	for _, r := range m.ranks {
+		a.cut[r] = m.cause
+		if c := a.channels[r]; c != nil {
+			c.Close(m.cause)
+		}
+	}
 }
 
 func (a *rankActor) quit(m *quit) {

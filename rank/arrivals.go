@@ -92,8 +92,10 @@ func (h *hub) meet(t *ticket) {
 }
 
 // meets says whether ranks may meet: not where the hub must hear of every call by
-// itself.
-func (h *hub) meets() bool { return h.failed == nil && h.left == 0 && len(h.ranks) <= maxMeeting }
+// itself, nor where some of the ranks are in other processes.
+func (h *hub) meets() bool {
+	return h.failed == nil && h.left == 0 && len(h.ranks) <= maxMeeting && h.far == nil
+}
 
 // openPlaces makes the places for the first calls.
 func (h *hub) openPlaces() {

@@ -35,6 +35,9 @@ type Config struct {
 	// Reproducible makes the bits of every reduction depend on the order of the ranks
 	// only: algorithms that cannot do that are refused.
 	Reproducible bool
+	// Check is how the calls of different processes are compared. Those of one process
+	// always are before data moves.
+	Check Check
 	// Topology says where the ranks are and what lies between them. nil: all in one
 	// server, with the figures of Probe.
 	Topology *plan.Topology
@@ -53,6 +56,32 @@ type Config struct {
 	Engine func(host channel.Engine) channel.Engine
 
 	sources map[string]string // field -> where its value is from, if not the program
+}
+
+// Check is how the calls of different processes are compared.
+type Check uint8
+
+// The checks. With either a mismatch is kolo.ErrMismatch on all ranks, naming the odd
+// ranks and both calls.
+const (
+	// Digests: every transfer carries a digest of its call, so that a mismatch is found
+	// where the data of two calls meets, before it is written; and a call that takes longer
+	// than 100 ms is compared. Parts of outputs may be written by then.
+	Digests Check = iota
+	// Strict: the processes tell each other every call before its data moves. That costs a
+	// round of control messages for each call.
+	Strict
+)
+
+// String is "digests" or "strict".
+func (c Check) String() string {
+	switch c {
+	case Digests:
+		return "digests"
+	case Strict:
+		return "strict"
+	}
+	return fmt.Sprintf("Check(%d)", uint8(c))
 }
 
 // Setting is one effective value of a configuration.
@@ -93,6 +122,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Workers < 0 {
 		return fmt.Errorf("%w: Config.Workers %d is negative", kolo.ErrArgument, c.Workers)
+	}
+	if c.Check > Strict {
+		return fmt.Errorf("%w: Config.Check %d; known: digests, strict", kolo.ErrArgument, c.Check)
 	}
 	if err := policyOf(c.Algorithm, c.Choice, c.Reproducible).Validate(); err != nil {
 		return fmt.Errorf("Config.Algorithm: %w", err)
@@ -155,6 +187,7 @@ func (c *Config) settings(given *Config) []Setting {
 		{"Algorithm", algorithm, source("Algorithm", given.Algorithm != "")},
 		{"Choice", c.Choice.String(), source("Choice", given.Choice != 0)},
 		{"Reproducible", fmt.Sprint(c.Reproducible), source("Reproducible", given.Reproducible)},
+		{"Check", c.Check.String(), source("Check", given.Check != 0)},
 		{"Topology", c.Topology.String(), source("Topology", given.Topology != nil)},
 		{"Workers", fmt.Sprint(c.Workers), source("Workers", given.Workers != 0)},
 		{"Driver", c.Driver, source("Driver", given.Driver != "")},

@@ -81,6 +81,9 @@ func (w *World) NewGroup(c GroupConfig) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
+	if h.far != nil {
+		h.tell(nil, &parcel{})
+	}
 	return g, nil
 }
 

@@ -32,6 +32,8 @@ type hub struct {
 	cfg   GroupConfig
 	topo  *plan.Topology
 	plans plans
+	mine  []kolo.Rank // the members in this process, by group rank, ascending
+	far   *far        // the hubs of the other processes; nil if there are none
 
 	shard *actor.Shard
 	self  actor.Ref[hubMessage]
@@ -49,6 +51,7 @@ type hub struct {
 	seen    []spans // buffers that were checked for overlap
 	apart   []owned // tensors that were
 	left    int
+	leftOf  int           // of mine
 	held    []*streamCall // calls whose streams have not come to them
 
 	failed error
@@ -70,6 +73,7 @@ type hubKey struct {
 type member struct {
 	joined atomic.Bool
 	left   bool
+	lost   bool   // with its process
 	cause  error  // why it left, nil for a clean exit
 	calls  uint64 // collective calls seen
 }
@@ -79,6 +83,7 @@ type round struct {
 	tickets []*ticket
 	arrived int
 	streams int       // of them that are between streams
+	told    bool      // the other processes have been told of it
 	opened  time.Time // when the first rank began to wait; zero until the hub asks
 	ended   int       // runs that have ended
 	cause   error
@@ -87,12 +92,14 @@ type round struct {
 // hubMessage is what a hub handles.
 type hubMessage interface{ isHubMessage() }
 
-func (*ticket) isHubMessage()  {} // a rank has made a call
-func (*run) isHubMessage()     {} // a rank's run has ended
-func (*failure) isHubMessage() {}
-func (*leave) isHubMessage()   {}
-func (tick) isHubMessage()     {}
-func (*jobDone) isHubMessage() {}
+func (*ticket) isHubMessage()      {} // a rank has made a call
+func (*run) isHubMessage()         {} // a rank's run has ended
+func (*failure) isHubMessage()     {}
+func (*leave) isHubMessage()       {}
+func (tick) isHubMessage()         {}
+func (*jobDone) isHubMessage()     {}
+func (*parcel) isHubMessage()      {}
+func (*lostProcess) isHubMessage() {}
 
 // failure fails the group.
 type failure struct {
@@ -106,6 +113,7 @@ type failure struct {
 type leave struct {
 	rank  kolo.Rank
 	cause error
+	calls uint64 // of a rank in another process: the collectives that it has made
 }
 
 // tick asks to look at the deadlines.
@@ -132,7 +140,7 @@ func (p *process) join(key hubKey, c GroupConfig, g *Group) (*hub, error) {
 		p.hubs[key] = list
 	}
 	h := list[i]
-	if err := h.sameGroup(c, g); err != nil {
+	if err := h.sameGroup(c, g.world.rank); err != nil {
 		return h, err
 	}
 	h.members[g.rank].joined.Store(true)
@@ -158,6 +166,9 @@ func (p *process) forget(h *hub) {
 	if p.hubs[h.key] = list; len(list) == 0 {
 		delete(p.hubs, h.key)
 	}
+	if h.far != nil {
+		delete(p.outside.hubs, h.id)
+	}
 }
 
 func (p *process) newHub(key hubKey, c GroupConfig) (*hub, error) {
@@ -169,10 +180,11 @@ func (p *process) newHub(key hubKey, c GroupConfig) (*hub, error) {
 	if c.Algorithm == "" {
 		c.Algorithm = p.cfg.Algorithm
 	}
-	p.nextID++
-	h := &hub{p: p, key: key, id: p.nextID, ranks: c.Ranks, cfg: c, topo: p.cfg.Topology.Sub(c.Ranks),
+	h := &hub{p: p, key: key, ranks: c.Ranks, cfg: c,
 		members: make([]member, n), gone: make([]atomic.Pointer[kolo.Error], n), seen: make([]spans, n)}
-	h.plans.init(h.topo, p.probe, policyOf(c.Algorithm, p.cfg.Choice, p.cfg.Reproducible))
+	if err := h.place(); err != nil {
+		return nil, err
+	}
 	h.shard = p.sys.NewShard("hub " + key.name)
 	h.job.Priority = c.Priority
 	h.job.Done = h.jobEnded
@@ -183,17 +195,20 @@ func (p *process) newHub(key hubKey, c GroupConfig) (*hub, error) {
 	h.self = ref
 	for i, r := range h.ranks {
 		if d := p.parted[r]; d != nil { // p.mu is held: nobody else knows the hub yet
-			h.members[i].left, h.members[i].cause = true, d.cause
+			h.members[i].left, h.members[i].lost, h.members[i].cause = true, d.lost, d.cause
 			h.gone[i].Store(h.leftError(kolo.Rank(i), nil, 0))
 			h.left++
 		}
 	}
 	h.openPlaces()
+	if h.far != nil {
+		p.outside.opened(h)
+	}
 	return h, nil
 }
 
 // sameGroup says how c differs from what the first member made; p.mu is held.
-func (h *hub) sameGroup(c GroupConfig, g *Group) error {
+func (h *hub) sameGroup(c GroupConfig, who kolo.Rank) error {
 	var diff string
 	switch {
 	case !slices.Equal(c.Ranks, h.ranks):
@@ -210,8 +225,8 @@ func (h *hub) sameGroup(c GroupConfig, g *Group) error {
 	default:
 		return nil
 	}
-	return &kolo.Error{Group: h.key.name, Rank: g.world.rank, Peer: kolo.NoRank, Ranks: []kolo.Rank{g.world.rank},
-		Err: fmt.Errorf("%w: world rank %d makes the group with %s", kolo.ErrMismatch, int(g.world.rank), diff)}
+	return &kolo.Error{Group: h.key.name, Rank: who, Peer: kolo.NoRank, Ranks: []kolo.Rank{who},
+		Err: fmt.Errorf("%w: world rank %d makes the group with %s", kolo.ErrMismatch, int(who), diff)}
 }
 
 // firstDifference is the first index at which two lists differ.
@@ -309,10 +324,14 @@ func (h *hub) trouble(m hubMessage) error {
 		}
 		h.fail(m.err)
 		if m.dead && h.running && len(h.runs) > 0 {
-			h.runEnded(h.runs[m.rank], m.err)
+			h.runEnded(h.runs[h.slot(m.rank)], m.err)
 		}
 	case *leave:
 		h.leave(m)
+	case *parcel:
+		h.opened(m)
+	case *lostProcess:
+		h.lose(m)
 	case tick:
 		h.tick()
 	default:
@@ -340,6 +359,9 @@ func (h *hub) arrive(t *ticket) {
 	}
 	h.take(int(t.seq - h.base))
 	rd := h.note(t)
+	if rd.arrived == 1 && h.far != nil {
+		h.far.roundOpened(rd)
+	}
 	if t.stream != nil {
 		rd.streams++
 		h.opens(rd)
@@ -347,6 +369,9 @@ func (h *hub) arrive(t *ticket) {
 	}
 	if h.left > 0 {
 		h.missLeft()
+	}
+	if h.far != nil && h.far.dispute != nil {
+		h.far.tellCalls(false)
 	}
 	h.advance()
 }
@@ -375,7 +400,10 @@ func (h *hub) newRound() *round {
 
 // advance begins rounds while the first one is complete and none is running.
 func (h *hub) advance() {
-	for !h.running && h.failed == nil && len(h.rounds) > 0 && h.rounds[0].arrived == len(h.ranks) {
+	for !h.running && h.failed == nil && len(h.rounds) > 0 && h.rounds[0].arrived == len(h.mine) {
+		if h.far != nil && !h.far.admits(h.rounds[0]) {
+			return
+		}
 		h.begin(h.rounds[0])
 	}
 }
@@ -383,7 +411,7 @@ func (h *hub) advance() {
 // begin does the round for which all ranks have come.
 func (h *hub) begin(rd *round) {
 	if err := h.check(rd); err != nil {
-		h.fail(err)
+		h.refuseRound(err)
 		return
 	}
 	algorithm, err := h.plans.algorithm(rd)
@@ -435,9 +463,9 @@ func (h *hub) runEnded(r *run, err error) {
 		if rd.cause == nil {
 			rd.cause = err
 		}
-		h.fail(err)
+		h.refuseRound(err)
 	}
-	if rd.ended == len(h.ranks) {
+	if rd.ended == len(h.mine) && (h.far == nil || h.far.dispute == nil && h.far.loss == nil) {
 		h.finish(rd.cause)
 	}
 }
@@ -469,11 +497,14 @@ func (h *hub) pop(err error) {
 	h.rounds[n] = nil
 	h.rounds = h.rounds[:n]
 	h.base++
-	h.lastOf = rd.tickets[0].call
+	h.lastOf = rd.tickets[h.mine[0]].call
+	if h.far != nil {
+		h.far.roundEnded(rd)
+	}
 	h.reopen(h.base - 1)
 	h.resolveAll(rd, err)
 	clear(rd.tickets)
-	rd.arrived, rd.streams, rd.ended, rd.cause, rd.opened = 0, 0, 0, nil, time.Time{}
+	rd.arrived, rd.streams, rd.ended, rd.told, rd.cause, rd.opened = 0, 0, 0, false, nil, time.Time{}
 	h.spare = append(h.spare, rd)
 }
 
@@ -510,8 +541,9 @@ func (h *hub) fail(err error) {
 		h.drop()
 	}
 	h.dropHeld()
-	for r := range h.ranks {
-		h.p.actors[h.ranks[r]].tell(h.shard, &lost{hub: h, rank: kolo.NoRank, cause: err})
+	h.wake(&lost{hub: h, rank: kolo.NoRank, cause: err}, kolo.NoRank)
+	if h.far != nil {
+		h.far.failed(err)
 	}
 }
 
@@ -534,6 +566,12 @@ func (h *hub) leave(m *leave) {
 		return
 	}
 	mem.left, mem.cause = true, m.cause
+	if mem.calls = max(mem.calls, m.calls); h.isMine(m.rank) {
+		h.leftOf++
+		if h.far != nil {
+			h.far.tell(&leftLetter{id: h.id, rank: m.rank, calls: mem.calls, cause: m.cause})
+		}
+	}
 	gone := h.leftError(m.rank, nil, 0)
 	h.gone[m.rank].Store(gone)
 	h.left++
@@ -541,18 +579,27 @@ func (h *hub) leave(m *leave) {
 	if h.failed == nil && h.holds(m.rank) {
 		h.fail(gone)
 	}
-	for r := range h.ranks {
-		what := &lost{hub: h, rank: m.rank, cause: gone}
-		if kolo.Rank(r) == m.rank {
-			what.rank = kolo.NoRank // its own messages end too
-		}
-		if r == int(m.rank) || !h.members[r].left {
-			h.p.actors[h.ranks[r]].tell(h.shard, what)
-		}
-	}
-	if h.left == len(h.ranks) {
+	h.wake(&lost{hub: h, rank: m.rank, cause: gone}, m.rank)
+	if h.leftOf == len(h.mine) {
 		h.p.forget(h)
 		h.self.From(h.shard).Stop()
+	}
+}
+
+// wake tells the members in this process that have messages in flight of a rank that
+// is gone, or with NoRank of a failure. Those of the rank itself end too. Who posts a
+// message later looks at gone and broken by itself, after it has counted the message.
+func (h *hub) wake(m *lost, r kolo.Rank) {
+	for _, k := range h.mine {
+		a := h.p.actors[h.ranks[k]]
+		if a.flying.Load() == 0 {
+			continue
+		}
+		if k == r {
+			a.tell(h.shard, &lost{hub: h, rank: kolo.NoRank, cause: m.cause})
+		} else {
+			a.tell(h.shard, m)
+		}
 	}
 }
 
@@ -581,13 +628,16 @@ func (h *hub) missLeft() {
 			continue
 		}
 		for r := range h.members {
-			if h.members[r].left && rd.tickets[r] == nil {
+			if h.members[r].left && rd.tickets[r] == nil && (h.isMine(kolo.Rank(r)) || h.members[r].calls <= h.base+uint64(i)) {
 				h.fail(h.leftError(kolo.Rank(r), &rd.firstTicket().call, h.base+uint64(i)))
 				return
 			}
 		}
 	}
 }
+
+// firstCall is the call of the first rank that has made one.
+func (rd *round) firstCall() *kolo.Call { return &rd.firstTicket().call }
 
 func (rd *round) firstTicket() *ticket {
 	for _, t := range rd.tickets {

@@ -19,6 +19,8 @@ func (a *rankActor) post(t *ticket) {
 		s.tell(a.shard, StageReady)
 		s.tell(a.shard, StageBegun)
 	}
+	a.flying.Store(int64(len(a.messages)) + 1) // before broken and gone are read; see hub.wake
+	defer a.countMessages()
 	if err := h.broken.Load(); err != nil {
 		t.resolve(t.dress(*err))
 		return
@@ -55,6 +57,8 @@ func (t *ticket) Complete(*channel.Op) {
 	t.group.world.actor.messageDone(t)
 }
 
+func (a *rankActor) countMessages() { a.flying.Store(int64(len(a.messages))) }
+
 func (a *rankActor) messageDone(t *ticket) {
 	i := slices.Index(a.messages, t)
 	if i < 0 {
@@ -63,6 +67,7 @@ func (a *rankActor) messageDone(t *ticket) {
 	last := len(a.messages) - 1
 	a.messages[i], a.messages[last] = a.messages[last], nil
 	a.messages = a.messages[:last]
+	a.countMessages()
 	err := t.op.Err
 	if err == nil {
 		t.resolve(nil)
@@ -120,6 +125,7 @@ func (a *rankActor) tick() {
 				continue
 			}
 			a.messages = slices.DeleteFunc(a.messages, func(x *ticket) bool { return x == t })
+			a.countMessages()
 			t.resolve(t.dress(fmt.Errorf("%w; %s", *h.broken.Load(), abandoned)))
 			continue
 		}

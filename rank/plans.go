@@ -61,13 +61,14 @@ func (p *plans) init(t *plan.Topology, probe func() plan.Probe, policy plan.Poli
 
 // algorithm is the algorithm for a round. One choice is made for all ranks.
 func (p *plans) algorithm(rd *round) (string, error) {
-	c := &rd.tickets[0].call
+	c := rd.firstCall()
 	k := class{collective: c.Collective, dtype: c.DType, op: c.Op.Kind, size: uint8(bits.Len64(uint64(volume(c))))}
 	if c.Collective.Base() == kolo.AllToAll {
 		for _, t := range rd.tickets {
-			k.inPlace = k.inPlace || t.call.InPlace
+			k.inPlace = k.inPlace || t != nil && t.call.InPlace
 		}
 	}
+	k.inPlace = k.inPlace && p.topo.Medium // only the medium does it in another way
 	if k == p.last {
 		return p.lastOne.algorithm, p.lastOne.err
 	}

@@ -31,6 +31,7 @@ type run struct {
 	live    bool      // started and not ended
 	over    bool      // the hub knows that it has ended; the hub's
 	open    int       // steps begun and not ended
+	digest  uint64    // of the call; 0 in a group of one process
 	err     error
 	waits   string // what it waited for when it was aborted
 }
@@ -38,16 +39,23 @@ type run struct {
 // startRuns gives each rank its Program.
 func (h *hub) startRuns(rd *round, algorithm string) error {
 	if h.runs == nil {
-		for r, w := range h.ranks {
-			h.runs = append(h.runs, &run{hub: h, rank: kolo.Rank(r), actor: h.p.actors[w]})
+		for _, r := range h.mine {
+			h.runs = append(h.runs, &run{hub: h, rank: r, actor: h.p.actors[h.ranks[r]]})
 		}
 	}
-	for i, r := range h.runs {
-		p, err := h.plans.program(rd.tickets[i], algorithm)
+	if h.far != nil {
+		h.far.begin(rd.firstCall(), algorithm)
+	}
+	for _, r := range h.runs {
+		t := rd.tickets[r.rank]
+		p, err := h.plans.program(t, algorithm)
 		if err != nil {
 			return err
 		}
-		r.prepare(rd.tickets[i], p)
+		r.prepare(t, p)
+		if h.far != nil {
+			r.digest = h.far.digest
+		}
 	}
 	for _, r := range h.runs {
 		r.actor.tell(h.shard, r)
@@ -233,7 +241,7 @@ func (s *stepRun) post(st *plan.Step, kind channel.Kind, spans []plan.Span) {
 		op := &t.op
 		op.Kind, op.Key = kind, channel.Key{Group: r.hub.id, Call: r.ticket.seq, Lane: st.Lane,
 			Number: r.program.Successors.Number(s.step, k)}
-		op.DType = r.ticket.call.DType
+		op.DType, op.Digest = r.ticket.call.DType, r.digest
 		op.Job.Priority = r.hub.cfg.Priority
 		if kind == channel.View {
 			s.dst = r.memory(s.dst[:0], st.Dst)

@@ -259,7 +259,7 @@ func (h *hub) holdsStream(r kolo.Rank) bool {
 // begun tells who watches that a round begins.
 func (h *hub) begun(rd *round) {
 	for _, t := range rd.tickets {
-		if t.stream != nil {
+		if t != nil && t.stream != nil {
 			t.stream.tell(h.shard, StageBegun)
 		}
 	}

@@ -89,12 +89,12 @@ type owned struct {
 // A list that was checked last is not checked again.
 func (h *hub) checkTensors(rd *round) error {
 	clear(h.seen)
-	per, same := len(rd.tickets[0].tensors), false
-	if len(h.apart) == per*len(rd.tickets) {
+	per, same := len(rd.firstTicket().tensors), false
+	if len(h.apart) == per*len(h.mine) {
 		same = true
-		for r, t := range rd.tickets {
-			for i, m := range t.tensors {
-				same = same && h.apart[r*per+i].span == spanOf(m)
+		for k, r := range h.mine {
+			for i, m := range rd.tickets[r].tensors {
+				same = same && h.apart[k*per+i].span == spanOf(m)
 			}
 		}
 	}
@@ -102,9 +102,9 @@ func (h *hub) checkTensors(rd *round) error {
 		return nil
 	}
 	h.apart = h.apart[:0]
-	for r, t := range rd.tickets {
-		for i, m := range t.tensors {
-			h.apart = append(h.apart, owned{spanOf(m), r, i})
+	for _, r := range h.mine {
+		for i, m := range rd.tickets[r].tensors {
+			h.apart = append(h.apart, owned{spanOf(m), int(r), i})
 		}
 	}
 	list := slices.DeleteFunc(slices.Clone(h.apart), func(o owned) bool { return o.empty() })
@@ -115,7 +115,7 @@ func (h *hub) checkTensors(rd *round) error {
 			continue
 		}
 		h.apart = h.apart[:0]
-		return &kolo.Error{Op: rd.tickets[0].call.Collective, Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Seq: h.base,
+		return &kolo.Error{Op: rd.firstCall().Collective, Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Seq: h.base,
 			Ranks: []kolo.Rank{kolo.Rank(min(a.rank, b.rank)), kolo.Rank(max(a.rank, b.rank))},
 			Err: fmt.Errorf("%w: the memory of tensor %d of rank %d and of tensor %d of rank %d is in part the same",
 				kolo.ErrOverlap, a.tensor, a.rank, b.tensor, b.rank)}

@@ -9,14 +9,14 @@ import (
 
 // check compares the calls of a round, before any output byte changes.
 func (h *hub) check(rd *round) error {
-	first := rd.tickets[0]
-	for _, t := range rd.tickets[1:] {
-		if !sameCall(&first.call, &t.call) {
-			return h.mismatch(rd)
+	first := rd.tickets[h.mine[0]]
+	for _, r := range h.mine[1:] {
+		if !sameCall(&first.call, &rd.tickets[r].call) {
+			return h.mismatch(rd.calls(), h.base)
 		}
 	}
 	if first.call.Collective == kolo.AllToAllV {
-		if err := h.checkPairs(rd); err != nil {
+		if err := h.checkPairs(rd.calls(), h.base); err != nil {
 			return err
 		}
 	}
@@ -24,6 +24,17 @@ func (h *hub) check(rd *round) error {
 		return h.checkTensors(rd)
 	}
 	return h.checkOverlap(rd)
+}
+
+// calls are the calls of a round by rank, nil where there is none.
+func (rd *round) calls() []*kolo.Call {
+	calls := make([]*kolo.Call, len(rd.tickets))
+	for i, t := range rd.tickets {
+		if t != nil {
+			calls[i] = &t.call
+		}
+	}
+	return calls
 }
 
 // sameCall compares what all ranks must agree on.
@@ -34,19 +45,24 @@ func sameCall(a, b *kolo.Call) bool {
 	return len(a.Counts) == 0 && len(b.Counts) == 0 || len(a.Diff(b)) == 0
 }
 
-// mismatch names the ranks that differ from the most, with both calls.
-func (h *hub) mismatch(rd *round) error {
-	class := make([]int, len(rd.tickets)) // the first rank with the same call
-	size := make([]int, len(rd.tickets))
-	for i, t := range rd.tickets {
-		class[i] = i
+// mismatch names the ranks that differ from the most, with both calls. A call that is
+// nil is not known.
+func (h *hub) mismatch(calls []*kolo.Call, seq uint64) error {
+	class := make([]int, len(calls)) // the first rank with the same call
+	size := make([]int, len(calls))
+	known := 0
+	for i, c := range calls {
+		if class[i] = i; c == nil {
+			continue
+		}
 		for k := range i {
-			if sameCall(&rd.tickets[k].call, &t.call) {
+			if calls[k] != nil && sameCall(calls[k], c) {
 				class[i] = class[k]
 				break
 			}
 		}
 		size[class[i]]++
+		known++
 	}
 	most := 0
 	for i := range size {
@@ -54,7 +70,7 @@ func (h *hub) mismatch(rd *round) error {
 			most = i
 		}
 	}
-	want := &rd.tickets[most].call
+	want := calls[most]
 	var odd []kolo.Rank
 	var parts []string
 	for i := range size {
@@ -68,24 +84,30 @@ func (h *hub) mismatch(rd *round) error {
 			}
 		}
 		odd = append(odd, ranks...)
-		got := &rd.tickets[i].call
+		got := calls[i]
 		parts = append(parts, fmt.Sprintf("rank %s called %v: %s", kolo.RankList(ranks), got, strings.Join(got.Diff(want), ", ")))
 	}
-	e := &kolo.Error{Op: want.Collective, Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Seq: h.base, Ranks: odd}
+	e := &kolo.Error{Op: want.Collective, Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Seq: seq, Ranks: odd}
 	if len(odd) == 1 {
 		e.Peer = odd[0]
 	}
-	e.Err = fmt.Errorf("%w: %d of %d ranks called %v; %s", kolo.ErrMismatch, size[most], len(class), want, strings.Join(parts, "; "))
+	e.Err = fmt.Errorf("%w: %d of %d ranks called %v; %s", kolo.ErrMismatch, size[most], known, want, strings.Join(parts, "; "))
 	return e
 }
 
 // checkPairs compares what each rank sends to each other in AllToAllV with what that
 // one takes.
-func (h *hub) checkPairs(rd *round) error {
-	for i, t := range rd.tickets {
-		for j, u := range rd.tickets {
-			if s, r := t.call.Counts[j], u.call.RecvCounts[i]; s != r {
-				return &kolo.Error{Op: t.call.Collective, Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Seq: h.base,
+func (h *hub) checkPairs(calls []*kolo.Call, seq uint64) error {
+	for i, c := range calls {
+		if c == nil || len(c.Counts) != len(calls) {
+			continue
+		}
+		for j, d := range calls {
+			if d == nil || len(d.RecvCounts) != len(calls) {
+				continue
+			}
+			if s, r := c.Counts[j], d.RecvCounts[i]; s != r {
+				return &kolo.Error{Op: c.Collective, Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Seq: seq,
 					Ranks: []kolo.Rank{kolo.Rank(i), kolo.Rank(j)},
 					Err:   fmt.Errorf("%w: rank %d sends %d elements to rank %d, which takes %d", kolo.ErrMismatch, i, s, j, r)}
 			}
@@ -101,7 +123,8 @@ type spans struct{ in, out span }
 // written. Buffers that were found good stay so while they are the same.
 func (h *hub) checkOverlap(rd *round) error {
 	changed := false
-	for i, t := range rd.tickets {
+	for _, i := range h.mine {
+		t := rd.tickets[i]
 		s := spans{spanOf(t.in), spanOf(t.out)}
 		if s != h.seen[i] {
 			h.seen[i], changed = s, true
@@ -112,7 +135,7 @@ func (h *hub) checkOverlap(rd *round) error {
 	}
 	if a, b, ok := overlapping(h.seen); ok {
 		clear(h.seen)
-		return &kolo.Error{Op: rd.tickets[0].call.Collective, Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Seq: h.base,
+		return &kolo.Error{Op: rd.tickets[h.mine[0]].call.Collective, Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Seq: h.base,
 			Ranks: []kolo.Rank{kolo.Rank(a), kolo.Rank(b)},
 			Err:   fmt.Errorf("%w: the memory of rank %d and of rank %d is in part the same; give each rank buffers of its own", kolo.ErrOverlap, a, b)}
 	}
@@ -123,17 +146,20 @@ func (h *hub) checkOverlap(rd *round) error {
 func (h *hub) leftError(r kolo.Rank, c *kolo.Call, seq uint64) *kolo.Error {
 	m := &h.members[r]
 	e := &kolo.Error{Group: h.key.name, Rank: kolo.NoRank, Peer: r, Ranks: []kolo.Rank{r}}
-	what := "rank %d has left the group"
+	what, kind := "rank %d has left the group", kolo.ErrLeft
 	if m.cause != nil {
 		what = "rank %d has failed"
+	}
+	if m.lost {
+		what, kind = "rank %d is gone with its process", kolo.ErrLost
 	}
 	text := fmt.Sprintf(what, int(r)) + h.lastCall(r)
 	if c != nil {
 		e.Op, e.Seq = c.Collective, seq
 	}
-	e.Err = fmt.Errorf("%w: %s", kolo.ErrLeft, text)
+	e.Err = fmt.Errorf("%w: %s", kind, text)
 	if m.cause != nil {
-		e.Err = fmt.Errorf("%w: %s: %w", kolo.ErrLeft, text, m.cause)
+		e.Err = fmt.Errorf("%w: %s: %w", kind, text, m.cause)
 	}
 	return e
 }
@@ -177,6 +203,11 @@ func (h *hub) tick() {
 		}
 		return
 	}
+	if h.far != nil {
+		if h.far.tick(now); h.failed != nil {
+			return
+		}
+	}
 	if h.cfg.Timeout <= 0 {
 		return
 	}
@@ -198,11 +229,15 @@ func (h *hub) tick() {
 func (h *hub) expired(i int, rd *round) {
 	t := rd.firstTicket()
 	e := &kolo.Error{Op: t.call.Collective, Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Seq: h.base + uint64(i)}
-	if rd.arrived == len(h.ranks) {
-		h.stalled(e, fmt.Errorf("%w: %v after the first call", kolo.ErrDeadline, h.cfg.Timeout))
-		return
+	cause := fmt.Errorf("%w: %v after the first call", kolo.ErrDeadline, h.cfg.Timeout)
+	switch {
+	case h.far != nil:
+		h.far.whoIsLate(e, rd, cause)
+	case rd.arrived == len(h.ranks):
+		h.stalled(e, cause)
+	default:
+		h.blame(e, rd, cause)
 	}
-	h.blame(e, rd, fmt.Errorf("%w: %v after the first call", kolo.ErrDeadline, h.cfg.Timeout))
 }
 
 // blame fails the group for the ranks that a round waits for.
@@ -219,7 +254,8 @@ func (h *hub) blame(e *kolo.Error, rd *round, cause error) {
 // missing lists the ranks that have not come to a round, and what they did last.
 func (h *hub) missing(rd *round, seq uint64) (ranks []kolo.Rank, last string) {
 	var parts []string
-	for r := range rd.tickets {
+	for _, k := range h.mine {
+		r := int(k)
 		if rd.tickets[r] != nil {
 			continue
 		}
@@ -251,6 +287,8 @@ func (h *hub) canceled(e *kolo.Error) {
 	switch {
 	case rd.arrived == 0: // its stream has not come to it
 		h.fail(e)
+	case h.far != nil:
+		h.far.whoIsLate(e, rd, e.Err)
 	case rd.arrived < len(h.ranks):
 		h.blame(e, rd, e.Err)
 	case i == 0 && h.running:

@@ -51,11 +51,13 @@ type process struct {
 	parted map[kolo.Rank]*departure // ranks that have closed their world
 	open   int                      // worlds not closed
 
-	watch watch
+	watch   watch
+	outside *outside // the other processes; nil if there are none
 }
 
-// newProcess makes the ranks 0..n-1 of a world in this process.
-func newProcess(n int, given Config) (*process, error) {
+// newProcess makes some ranks of a world of n in this process; part says where the
+// others are, and is nil where there are none.
+func newProcess(n int, given Config, part *Part, mine []kolo.Rank) (*process, error) {
 	if n < 1 || n > maxRanks {
 		return nil, fmt.Errorf("%w: a world of %d ranks; want 1 to %d", kolo.ErrArgument, n, maxRanks)
 	}
@@ -66,14 +68,22 @@ func newProcess(n int, given Config) (*process, error) {
 	if cfg.Topology.Ranks() != n {
 		return nil, fmt.Errorf("%w: Config.Topology has %d ranks, the world %d", kolo.ErrArgument, cfg.Topology.Ranks(), n)
 	}
-	p := &process{given: given, cfg: cfg, now: time.Now, began: time.Now(), hubs: map[hubKey][]*hub{}, parted: map[kolo.Rank]*departure{}, open: n}
-	if given.Topology == nil {
+	p := &process{given: given, cfg: cfg, now: time.Now, began: time.Now(), hubs: map[hubKey][]*hub{}, parted: map[kolo.Rank]*departure{}, open: len(mine)}
+	open := func(e channel.Engine) (channel.Driver, error) { return openDriver(&cfg, e) }
+	if part != nil {
+		p.outside = newOutside(p, part)
+		open = part.Driver
+	}
+	if given.Topology == nil || part != nil {
 		p.probe = sync.OnceValue(Probe)
 	}
 	if err := p.openEngine(); err != nil {
 		return nil, err
 	}
-	driver, err := openDriver(&cfg, p.engine)
+	driver, err := open(p.engine)
+	if err == nil {
+		driver, err = wrapDriver(&cfg, driver)
+	}
 	if err != nil {
 		p.closeEngine()
 		return nil, err
@@ -81,21 +91,24 @@ func newProcess(n int, given Config) (*process, error) {
 	p.driver = driver
 	p.sys = actor.NewSystem(actor.Config{})
 	p.watch.init(p)
-	for r := range n {
-		a, err := newRankActor(p, kolo.Rank(r))
-		if err != nil {
+	p.actors = make([]*rankActor, n)
+	for _, r := range mine {
+		if p.actors[r], err = newRankActor(p, r); err != nil {
 			return nil, errors.Join(err, p.close(context.Background()))
 		}
-		p.actors = append(p.actors, a)
 	}
 	return p, nil
 }
 
 // openDriver makes the driver that the configuration names.
 func openDriver(c *Config, e channel.Engine) (channel.Driver, error) {
-	inner, err := channel.Open(c.Driver, channel.Config{Job: "local", Engine: e})
-	if err != nil || c.Wrap == nil {
-		return inner, err
+	return channel.Open(c.Driver, channel.Config{Job: "local", Engine: e})
+}
+
+// wrapDriver puts around a driver what the configuration says.
+func wrapDriver(c *Config, inner channel.Driver) (channel.Driver, error) {
+	if c.Wrap == nil {
+		return inner, nil
 	}
 	outer, err := c.Wrap(inner)
 	if err != nil {
@@ -133,6 +146,9 @@ func (p *process) close(ctx context.Context) error {
 		p.closeEngine()
 		err = p.driver.Close()
 	}
+	if p.outside != nil && p.outside.part.Closed != nil {
+		err = errors.Join(err, p.outside.part.Closed())
+	}
 	return err
 }
 
@@ -140,15 +156,28 @@ func (p *process) close(ctx context.Context) error {
 // anything. Every World must be closed; the last Close ends the goroutines. Run is
 // the usual way.
 func Open(n int, cfg Config) ([]*World, error) {
-	p, err := newProcess(n, cfg)
+	p, err := newProcess(n, cfg, nil, allRanks(n))
 	if err != nil {
 		return nil, err
 	}
-	worlds := make([]*World, n)
-	all := make([]kolo.Rank, n)
-	for r := range n {
-		worlds[r] = &World{p: p, rank: kolo.Rank(r), actor: p.actors[r], made: map[string]int{}, left: make(chan struct{})}
+	return p.worlds(allRanks(n))
+}
+
+// allRanks lists the ranks of a world.
+func allRanks(n int) []kolo.Rank {
+	all := make([]kolo.Rank, max(n, 0))
+	for r := range all {
 		all[r] = kolo.Rank(r)
+	}
+	return all
+}
+
+// worlds makes the World of each rank of this process, and the group of all ranks.
+func (p *process) worlds(mine []kolo.Rank) ([]*World, error) {
+	all := allRanks(len(p.actors))
+	var worlds []*World
+	for _, r := range mine {
+		worlds = append(worlds, &World{p: p, rank: r, actor: p.actors[r], made: map[string]int{}, left: make(chan struct{})})
 	}
 	for _, w := range worlds {
 		g, err := w.NewGroup(GroupConfig{Name: worldName, Ranks: all})
@@ -161,17 +190,30 @@ func Open(n int, cfg Config) ([]*World, error) {
 }
 
 // departure is how a rank has left the world: with a cause, or cleanly.
-type departure struct{ cause error }
+type departure struct {
+	cause error
+	lost  bool // its process is gone
+}
 
 // depart tells the groups that a rank belongs to and has never made that it will not
 // make them any more. Groups that are made later hear of it from newHub.
 func (p *process) depart(r kolo.Rank, cause error) {
+	if p.outside != nil {
+		p.outside.departed(r, cause)
+	}
+	p.departed(r, departure{cause: cause})
+}
+
+// departed tells the hubs of this process.
+func (p *process) departed(r kolo.Rank, d departure) {
 	p.mu.Lock()
-	p.parted[r] = &departure{cause}
+	if p.parted[r] == nil {
+		p.parted[r] = &d
+	}
 	p.mu.Unlock()
 	for _, h := range p.allHubs() {
 		if at := slices.Index(h.ranks, r); at >= 0 {
-			h.tell(nil, &leave{rank: kolo.Rank(at), cause: cause})
+			h.tell(nil, &leave{rank: kolo.Rank(at), cause: d.cause})
 		}
 	}
 }
@@ -283,7 +325,9 @@ func (w *watch) fire() {
 		h.tell(nil, tick{})
 	}
 	for _, a := range w.p.actors {
-		a.tell(nil, tick{})
+		if a != nil {
+			a.tell(nil, tick{})
+		}
 	}
 }
 

@@ -1,0 +1,596 @@
+package rank_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/channel/hccs"
+	"github.com/kolo-ccl/kolo/plan"
+	"github.com/kolo-ccl/kolo/rank"
+
+	"github.com/stretchr/testify/require"
+)
+
+// switchboard joins several parts of a world that are all in this process of the
+// operating system: one hccs driver for the data, and a queue for the control messages of
+// each part. So the federation of hubs is tested without processes, also in virtual time.
+type switchboard struct {
+	driver channel.Driver
+	engine channel.Engine
+	lines  []*line
+	told   atomic.Int64 // control messages
+}
+
+// line is the queue of one part.
+type line struct {
+	mu    sync.Mutex
+	queue []telling
+	wake  chan struct{}
+	end   chan struct{}
+	ended chan struct{}
+	mute  bool // it takes nothing any more and answers nothing
+}
+
+type telling struct {
+	from    int
+	message []byte
+}
+
+// plug is one part's Control.
+type plug struct {
+	s    *switchboard
+	from int
+}
+
+func (p plug) Tell(to int, message []byte) error {
+	p.s.told.Add(1)
+	l, me := p.s.lines[to], p.s.lines[p.from]
+	me.mu.Lock()
+	mute := me.mute
+	me.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if mute || l.mute {
+		return nil
+	}
+	l.queue = append(l.queue, telling{p.from, message})
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// run hands the messages of a part to it.
+func (l *line) run(local *rank.Local) {
+	defer close(l.ended)
+	for {
+		l.mu.Lock()
+		list := l.queue
+		l.queue = nil
+		l.mu.Unlock()
+		for _, m := range list {
+			if err := local.Deliver(m.from, m.message); err != nil {
+				panic(err)
+			}
+		}
+		if len(list) > 0 {
+			continue
+		}
+		select {
+		case <-l.wake:
+		case <-l.end:
+			return
+		}
+	}
+}
+
+// shared is the driver of one part: the others' too, so it is not closed.
+type shared struct{ channel.Driver }
+
+func (shared) Close() error { return nil }
+
+// parted is a world of several parts.
+type parted struct {
+	*switchboard
+	locals []*rank.Local
+	worlds []*rank.World // by rank
+}
+
+// openParts makes a world whose ranks are in the processes that of names, with a
+// topology of a server for each unless c has one.
+func openParts(t testing.TB, of []int, c rank.Config) *parted {
+	engine := hccs.NewEngine(0)
+	d, err := channel.Open("hccs", channel.Config{Job: "test", Engine: engine})
+	require.NoError(t, err)
+	s := &parted{switchboard: &switchboard{driver: d, engine: engine}, worlds: make([]*rank.World, len(of))}
+	if c.Topology == nil {
+		c.Topology, err = plan.Places(of, nil)
+		require.NoError(t, err)
+	}
+	for range slices.Max(of) + 1 {
+		s.lines = append(s.lines, &line{wake: make(chan struct{}, 1), end: make(chan struct{}), ended: make(chan struct{})})
+	}
+	for p := range s.lines {
+		l, err := c.OpenPart(rank.Part{Process: p, Processes: of, Job: "test", Epoch: 1, Control: plug{s.switchboard, p},
+			Driver: func(channel.Engine) (channel.Driver, error) { return shared{d}, nil }})
+		require.NoError(t, err)
+		s.locals = append(s.locals, l)
+		for _, w := range l.Worlds() {
+			s.worlds[w.Rank()] = w
+		}
+	}
+	for p, l := range s.lines {
+		go l.run(s.locals[p]) // ended by close
+	}
+	return s
+}
+
+// close closes what is left of the world.
+func (s *parted) close(t testing.TB) {
+	var wg sync.WaitGroup
+	for _, w := range s.worlds {
+		wg.Go(func() { require.NoError(t, w.Close(context.Background())) }) // ends with the World
+	}
+	wg.Wait()
+	s.hangUp(t)
+}
+
+func (s *parted) hangUp(t testing.TB) {
+	for _, l := range s.lines {
+		close(l.end)
+		<-l.ended
+	}
+	require.NoError(t, s.driver.Close())
+	s.engine.Close()
+}
+
+// kill makes a process silent and tells the others that it is lost.
+func (s *parted) kill(p int, cause error) {
+	l := s.lines[p]
+	l.mu.Lock()
+	l.mute, l.queue = true, nil
+	l.mu.Unlock()
+	for q, other := range s.locals {
+		if q != p {
+			other.Lost(p, cause)
+		}
+	}
+}
+
+// each runs f for every rank and returns the errors by rank.
+func (s *parted) each(f func(w *rank.World) error) []error {
+	errs := make([]error, len(s.worlds))
+	var wg sync.WaitGroup
+	for r, w := range s.worlds {
+		wg.Go(func() { errs[r] = f(w) }) // ends with f
+	}
+	wg.Wait()
+	return errs
+}
+
+// The matrix over several processes: one for each server, or one for each rank or pair
+// of ranks where there is one server.
+func TestEveryCollectiveOverSeveralProcesses(t *testing.T) {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 1))
+	byPlace := map[int][]matrixCase{}
+	for _, c := range triples() {
+		at := matrixPlaces[c[atPlace]]
+		if at.long || at.topo.Ranks() > 7 || at.topo.Ranks() < 2 || matrixAlgorithms[c[byAlgorithm]].Name == "fabric" {
+			continue
+		}
+		byPlace[c[atPlace]] = append(byPlace[c[atPlace]], c.random(rng))
+	}
+	for p, at := range matrixPlaces {
+		if len(byPlace[p]) == 0 {
+			continue
+		}
+		t.Run(at.name, func(t *testing.T) {
+			of := slices.Clone(at.topo.Server)
+			if len(at.topo.Groups()) == 1 {
+				for r := range of {
+					if of[r] = r; len(of) > 5 {
+						of[r] = r / 2
+					}
+				}
+			}
+			s := openParts(t, of, rank.Config{Topology: at.topo, Timeout: 20 * time.Second})
+			defer s.close(t)
+			m := &matrixWorld{worlds: s.worlds, groups: map[string][]*rank.Group{}}
+			for r := range of {
+				m.all = append(m.all, kolo.Rank(r))
+			}
+			failed := 0
+			for _, c := range byPlace[p] {
+				if err := m.run(t, c); err != nil {
+					t.Errorf("seed %d: %v: %v", seed, c, err)
+					if failed++; failed == 5 {
+						t.Fatal("and so on")
+					}
+				}
+			}
+		})
+	}
+}
+
+func int32s(r kolo.Rank, n int) []int32 {
+	b := make([]int32, n)
+	for i := range b {
+		b[i] = int32(int(r)*1000003 + i*7 + 1)
+	}
+	return b
+}
+
+func sumOf(ranks []kolo.Rank, n int) []int32 {
+	b := make([]int32, n)
+	for _, r := range ranks {
+		for i, v := range int32s(r, n) {
+			b[i] += v
+		}
+	}
+	return b
+}
+
+// The cost of what is known, for the checks of the control traffic.
+func TestCallsThatSucceedNeedNoControlMessages(t *testing.T) {
+	s := openParts(t, []int{0, 0, 1, 2}, rank.Config{})
+	defer s.close(t)
+	loop := func(w *rank.World) error {
+		for range 50 {
+			b := int32s(w.Rank(), 1000)
+			if err := rank.AllReduce(t.Context(), w.Group(), b, kolo.Sum); err != nil {
+				return err
+			}
+			if !slices.Equal(b, sumOf([]kolo.Rank{0, 1, 2, 3}, 1000)) {
+				return errors.New("wrong sum")
+			}
+		}
+		return nil
+	}
+	start := time.Now()
+	before := s.told.Load()
+	require.NoError(t, errors.Join(s.each(loop)...))
+	if time.Since(start) < 100*time.Millisecond && s.told.Load() != before {
+		t.Errorf("%d control messages for calls that were quick and right", s.told.Load()-before)
+	}
+}
+
+// A mismatch is the same error on every rank, whichever process finds it, also where
+// the data of the two calls never meets.
+func TestMismatchBetweenProcessesNamesTheOddRanksEverywhere(t *testing.T) {
+	type row struct {
+		name  string
+		call  func(w *rank.World) error
+		check rank.Check
+		odd   []kolo.Rank
+		says  []string
+	}
+	sum := func(w *rank.World, n int) error {
+		return rank.AllReduce(t.Context(), w.Group(), int32s(w.Rank(), n), kolo.Sum)
+	}
+	rows := []row{
+		{name: "count", odd: []kolo.Rank{2}, says: []string{"count 7 instead of 1000", "rank 2"}, call: func(w *rank.World) error {
+			if w.Rank() == 2 {
+				return sum(w, 7)
+			}
+			return sum(w, 1000)
+		}},
+		{name: "one operation", odd: []kolo.Rank{0}, says: []string{"reduce operation max instead of sum"}, call: func(w *rank.World) error {
+			if w.Rank() == 0 {
+				return rank.AllReduce(t.Context(), w.Group(), int32s(0, 10), kolo.Max)
+			}
+			return sum(w, 10)
+		}},
+		{name: "data never meets", odd: []kolo.Rank{3}, says: []string{"rank 3 called Broadcast(10 int32, root 3)"}, call: func(w *rank.World) error {
+			if w.Rank() == 3 {
+				return rank.Broadcast(t.Context(), w.Group(), int32s(3, 10), 3)
+			}
+			return rank.Broadcast(t.Context(), w.Group(), int32s(w.Rank(), 10), 0)
+		}},
+		{name: "within a process", odd: []kolo.Rank{1}, says: []string{"3 of 4 ranks called AllReduce(10 int32, sum)"}, call: func(w *rank.World) error {
+			if w.Rank() == 1 {
+				return sum(w, 11)
+			}
+			return sum(w, 10)
+		}},
+		{name: "pairs", odd: []kolo.Rank{3, 0}, says: []string{"rank 3 sends 2 elements to rank 0, which takes 1"}, call: func(w *rank.World) error {
+			v := rank.Vector{Counts: []int64{1, 1, 1, 1}}
+			u, n := v, 4
+			if w.Rank() == 3 {
+				u, n = rank.Vector{Counts: []int64{2, 1, 1, 1}}, 5
+			}
+			return rank.AllToAllV(t.Context(), w.Group(), make([]int32, 4), int32s(w.Rank(), n), u, v)
+		}},
+	}
+	for _, check := range []rank.Check{rank.Digests, rank.Strict} {
+		for _, c := range rows {
+			t.Run(fmt.Sprintf("%v/%s", check, c.name), func(t *testing.T) {
+				s := openParts(t, []int{0, 0, 1, 2}, rank.Config{Check: check, Timeout: 20 * time.Second})
+				defer s.close(t)
+				for r, err := range s.each(func(w *rank.World) error {
+					err := c.call(w)
+					if err == nil && check == rank.Digests { // its data has not met the odd one's
+						err = rank.Barrier(t.Context(), w.Group())
+					}
+					return err
+				}) {
+					require.ErrorIs(t, err, kolo.ErrMismatch, "rank %d", r)
+					var e *kolo.Error
+					require.ErrorAs(t, err, &e)
+					require.Equal(t, c.odd, e.Ranks, "%v", err)
+					for _, say := range c.says {
+						require.ErrorContains(t, err, say)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestGroupThatProcessesMakeDifferently(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		conf func(w *rank.World) rank.GroupConfig
+		says string
+	}{
+		{"members", func(w *rank.World) rank.GroupConfig {
+			if w.Rank() == 2 {
+				return rank.GroupConfig{Name: "g", Ranks: []kolo.Rank{2, 0}}
+			}
+			return rank.GroupConfig{Name: "g", Ranks: []kolo.Rank{0, 2}}
+		}, "makes the group with ranks ["},
+		{"algorithm", func(w *rank.World) rank.GroupConfig {
+			c := rank.GroupConfig{Name: "g", Ranks: []kolo.Rank{0, 2}, Algorithm: "ring"}
+			if w.Rank() == 2 {
+				c.Algorithm = "mesh"
+			}
+			return c
+		}, "makes the group with algorithm"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := openParts(t, []int{0, 0, 1}, rank.Config{Timeout: 20 * time.Second})
+			defer s.close(t)
+			for r, err := range s.each(func(w *rank.World) error {
+				if w.Rank() == 1 {
+					return nil
+				}
+				g, err := w.NewGroup(c.conf(w))
+				if err != nil {
+					return err
+				}
+				return rank.Barrier(t.Context(), g)
+			}) {
+				if r != 1 {
+					require.ErrorIs(t, err, kolo.ErrMismatch, "rank %d", r)
+					require.ErrorContains(t, err, c.says)
+				}
+			}
+		})
+	}
+}
+
+// Members make a group in any order and use it; others pay nothing.
+func TestSubgroupsAcrossAndWithinProcesses(t *testing.T) {
+	s := openParts(t, []int{0, 0, 1, 1, 2}, rank.Config{Timeout: 20 * time.Second})
+	defer s.close(t)
+	lists := [][]kolo.Rank{{0, 1}, {2, 3}, {3, 0}, {4, 1, 2}, {4}}
+	require.NoError(t, errors.Join(s.each(func(w *rank.World) error {
+		for i := range lists {
+			ranks := lists[(i+int(w.Rank()))%len(lists)]
+			if !slices.Contains(ranks, w.Rank()) {
+				continue
+			}
+			g, err := w.NewGroup(rank.GroupConfig{Ranks: ranks})
+			if err != nil {
+				return err
+			}
+			b := int32s(w.Rank(), 100)
+			work := rank.AllReduceAsync(g, b, kolo.Sum)
+			defer func() { require.NoError(t, g.Close(t.Context())) }()
+			defer func() {
+				require.NoError(t, work.Wait(t.Context()))
+				require.Equal(t, sumOf(ranks, 100), b)
+			}()
+		}
+		return nil
+	})...))
+}
+
+func TestRankThatLeavesIsMissedInOtherProcesses(t *testing.T) {
+	s := openParts(t, []int{0, 1, 2}, rank.Config{Timeout: 20 * time.Second})
+	defer s.hangUp(t)
+	ranks := []kolo.Rank{0, 1, 2}
+	start := time.Now()
+	for r, err := range s.each(func(w *rank.World) error {
+		if err := rank.Barrier(t.Context(), w.Group()); err != nil {
+			return err
+		}
+		if w.Rank() == 2 {
+			return w.Close(t.Context())
+		}
+		err := rank.Barrier(t.Context(), w.Group())
+		g, e := w.NewGroup(rank.GroupConfig{Name: "later", Ranks: ranks})
+		if e != nil {
+			return e
+		}
+		if e := rank.Barrier(t.Context(), g); !errors.Is(e, kolo.ErrLeft) {
+			return fmt.Errorf("a group that rank 2 never makes: %w", e)
+		}
+		return errors.Join(err, w.Close(t.Context()))
+	}) {
+		if r == 2 {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, kolo.ErrLeft, "rank %d", r)
+		var e *kolo.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, []kolo.Rank{2}, e.Ranks)
+		require.Contains(t, err.Error(), "after Barrier #0")
+	}
+	require.Less(t, time.Since(start), 10*time.Second)
+}
+
+// Survivors of a process that is lost get the typed error and go on without it.
+func TestLostProcessFailsItsGroupsAndSurvivorsGoOn(t *testing.T) {
+	s := openParts(t, []int{0, 1, 1, 2}, rank.Config{Timeout: 20 * time.Second})
+	var calls atomic.Int64
+	dead := errors.New("killed by the test")
+	enough, killed := make(chan struct{}), make(chan struct{})
+	go func() { // ends with the test, which awaits killed
+		defer close(killed)
+		<-enough
+		s.kill(1, dead)
+	}()
+	rest := []kolo.Rank{0, 3}
+	for r, err := range s.each(func(w *rank.World) error {
+		var err error
+		for err == nil {
+			if calls.Add(1) == 20 {
+				close(enough)
+			}
+			if s.lines[1].isMute() && (w.Rank() == 1 || w.Rank() == 2) {
+				return nil
+			}
+			err = rank.AllReduce(t.Context(), w.Group(), int32s(w.Rank(), 10000), kolo.Sum)
+		}
+		if w.Rank() == 1 || w.Rank() == 2 {
+			return nil
+		}
+		g, e := w.NewGroup(rank.GroupConfig{Ranks: rest})
+		if e != nil {
+			return e
+		}
+		b := int32s(w.Rank(), 100)
+		if e := rank.AllReduce(t.Context(), g, b, kolo.Sum); e != nil {
+			return e
+		}
+		require.Equal(t, sumOf(rest, 100), b)
+		return err
+	}) {
+		if r == 0 || r == 3 {
+			require.ErrorIs(t, err, kolo.ErrLost)
+			require.ErrorContains(t, err, dead.Error())
+			var e *kolo.Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, []kolo.Rank{1, 2}, e.Ranks)
+		}
+	}
+	<-killed
+	for _, w := range s.worlds {
+		_ = w.Close(t.Context()) // of the lost ones it says that calls were aborted
+	}
+	s.hangUp(t)
+}
+
+func (l *line) isMute() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mute
+}
+
+// The deadline names who has not come, and what those ranks do, in whatever process
+// they are.
+func TestDeadlineAcrossProcessesNamesWhoHasNotComeAndWhatItDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openParts(t, []int{0, 0, 1, 2}, rank.Config{Timeout: 5 * time.Second})
+		defer s.close(t)
+		start := time.Now()
+		for r, err := range s.each(func(w *rank.World) error {
+			if err := rank.Barrier(t.Context(), w.Group()); err != nil {
+				return err
+			}
+			pair := []kolo.Rank{2, 3}
+			switch w.Rank() {
+			case 2: // waits elsewhere, with a later deadline
+				time.Sleep(2 * time.Second) // in a bubble
+				g, err := w.NewGroup(rank.GroupConfig{Name: "pair", Ranks: pair})
+				if err != nil {
+					return err
+				}
+				return rank.Barrier(t.Context(), g)
+			case 3:
+				time.Sleep(time.Second) // in a bubble
+			}
+			return rank.AllReduce(t.Context(), w.Group(), int32s(w.Rank(), 10), kolo.Sum)
+		}) {
+			require.ErrorIs(t, err, kolo.ErrDeadline, "rank %d", r)
+			if r == 2 {
+				continue
+			}
+			var e *kolo.Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, []kolo.Rank{2}, e.Ranks, "%v", err)
+			for _, say := range []string{"rank 2 has not arrived (rank 2 last called Barrier #0)", "3 of 4 ranks wait in AllReduce(10 int32, sum)",
+				`world rank 2 waits in Barrier #0 of group "pair"`} {
+				require.ErrorContains(t, err, say)
+			}
+		}
+		require.Less(t, time.Since(start), 7*time.Second)
+	})
+}
+
+// A process that does not answer is named too.
+func TestDeadlineSaysWhichProcessDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openParts(t, []int{0, 1, 1}, rank.Config{Timeout: 5 * time.Second})
+		s.lines[1].mu.Lock()
+		s.lines[1].mute = true
+		s.lines[1].mu.Unlock()
+		start := time.Now()
+		err := rank.Barrier(t.Context(), s.worlds[0].Group())
+		require.ErrorIs(t, err, kolo.ErrDeadline)
+		require.ErrorContains(t, err, "no answer within 1s from the process of rank 1 and 2")
+		require.Equal(t, 6*time.Second, time.Since(start))
+		s.close(t)
+	})
+}
+
+// A rank whose context ends fails the call on all ranks, and says who was missing.
+func TestCancelAcrossProcesses(t *testing.T) {
+	s := openParts(t, []int{0, 1, 2}, rank.Config{Timeout: 20 * time.Second})
+	defer s.close(t)
+	for r, err := range s.each(func(w *rank.World) error {
+		if w.Rank() == 2 {
+			return nil
+		}
+		ctx := t.Context()
+		if w.Rank() == 1 {
+			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			ctx = short
+		}
+		return rank.Barrier(ctx, w.Group())
+	}) {
+		if r < 2 {
+			require.ErrorIs(t, err, kolo.ErrCanceled, "rank %d", r)
+			require.ErrorContains(t, err, "rank 2 has not arrived")
+		}
+	}
+}
+
+// Send and Recv go between processes as within one.
+func TestMessagesBetweenProcesses(t *testing.T) {
+	s := openParts(t, []int{0, 1, 1}, rank.Config{Timeout: 20 * time.Second})
+	defer s.close(t)
+	require.NoError(t, errors.Join(s.each(func(w *rank.World) error {
+		next, last := (w.Rank()+1)%3, (w.Rank()+2)%3
+		in := make([]int32, 100)
+		err := rank.Batch(t.Context(), w.Group(), []rank.Request{
+			{Collective: kolo.Send, In: rank.Of(int32s(w.Rank(), 100)), Peer: next, Tag: 7},
+			{Collective: kolo.Recv, Out: rank.Of(in), Peer: last, Tag: 7}})
+		require.Equal(t, int32s(last, 100), in)
+		return err
+	})...))
+}
