@@ -20,7 +20,15 @@ import (
 //
 // A task that was dropped, since its queue failed or was aborted, comes out of Ready
 // all the same, once, in its place, with Err set: it is not to be run, only Done.
+//
+// A device that keeps the order of a stream by itself need not be fed task by task:
+// Pass says that it has a task, so that what is behind it may be given to it too. A
+// callback, a signal and an Await still come when all before them has ended.
 type Order struct {
+	// Chain says that a device also keeps an order between its streams: a Wait for a
+	// Record that was passed comes out of Ready, to be given to the device.
+	Chain bool
+
 	ready []*Task
 	wake  []*Queue // queues whose head may pass now
 }
@@ -60,8 +68,9 @@ type Queue struct {
 	Stamp time.Duration // the latest Stamp of the flags that it has passed
 
 	tasks []*Task
-	begun *Task // given by Ready and not Done
-	err   error // why the stream failed
+	begun *Task   // given by Ready, and neither Passed nor Done
+	ahead []*Task // Passed and not Done, oldest first
+	err   error   // why the stream failed
 }
 
 // Mark is the state of an event. Its zero value was never recorded.
@@ -74,6 +83,8 @@ type Mark struct {
 // point is one record of a mark.
 type point struct {
 	over     bool
+	passed   bool // the record was
+	record   *Task
 	err      error
 	waiters  []*Queue
 	watchers []*Task
@@ -90,14 +101,14 @@ type Flag struct {
 }
 
 // Idle says whether nothing waits or runs.
-func (q *Queue) Idle() bool { return q.begun == nil && len(q.tasks) == 0 }
+func (q *Queue) Idle() bool { return q.begun == nil && len(q.tasks) == 0 && len(q.ahead) == 0 }
 
 // Len is the number of tasks that have not ended.
 func (q *Queue) Len() int {
 	if q.begun != nil {
-		return len(q.tasks) + 1
+		return len(q.tasks) + len(q.ahead) + 1
 	}
-	return len(q.tasks)
+	return len(q.tasks) + len(q.ahead)
 }
 
 // Err is why the queue failed, nil if it has not or was aborted since.
@@ -134,7 +145,7 @@ func (o *Order) Push(q *Queue, t *Task) error {
 	t.queue, t.Err = q, q.err
 	switch t.Kind {
 	case TaskRecord:
-		t.point = &point{}
+		t.point = &point{record: t}
 		t.Mark.latest = t.point
 		t.Mark.users++
 	case TaskWait:
@@ -164,6 +175,25 @@ func (o *Order) Ready() *Task {
 	return t
 }
 
+// Pass says that the device has a task given by Ready and keeps what comes later
+// behind it. It is Done when it has ended; the passed tasks of a queue are Done in
+// order. Work, records and waits may be passed.
+func (o *Order) Pass(t *Task) {
+	q := t.queue
+	if q == nil || q.begun != t || t.Kind == TaskCall {
+		panic("npu: a task is passed that has not begun, or that nobody passes")
+	}
+	q.begun = nil
+	q.ahead = append(q.ahead, t)
+	if t.Kind == TaskRecord {
+		t.point.passed = true
+		o.wake = append(o.wake, t.point.waiters...)
+		t.point.waiters = nil
+	}
+	o.advance(q)
+	o.drain()
+}
+
 // Done says that a task given by Ready has ended. An error fails its queue, if the
 // task was neither dropped nor aborted meanwhile.
 func (o *Order) Done(t *Task, err error) {
@@ -171,23 +201,55 @@ func (o *Order) Done(t *Task, err error) {
 	if q == nil { // a watcher
 		return
 	}
-	if q.begun != t {
-		panic("npu: a task is done that had not begun")
+	switch {
+	case q.begun == t:
+		q.begun = nil
+	case len(q.ahead) > 0 && q.ahead[0] == t:
+		q.ahead[0] = nil
+		q.ahead = q.ahead[1:]
+	default:
+		panic("npu: a task is done that had not begun, or not in order")
 	}
-	q.begun = nil
-	if t.Kind == TaskRecord {
-		why := t.Err
-		if why == nil {
-			why = err
-		}
+	why := t.Err
+	if why == nil {
+		why = err
+	}
+	switch t.Kind {
+	case TaskRecord:
 		t.Mark.users--
 		o.reach(t.point, why)
+	case TaskWait:
+		t.Mark.users--
+		if why == nil && t.point.err != nil {
+			o.fail(q, waitError(t))
+		}
 	}
 	if err != nil && t.Err == nil {
 		o.fail(q, err)
 	}
 	o.advance(q)
 	o.drain()
+}
+
+// Awaited is the Record that a Wait waits for, nil for an event never recorded.
+func (t *Task) Awaited() *Task {
+	if t.Kind != TaskWait || t.point == nil {
+		return nil
+	}
+	return t.point.record
+}
+
+// Broken says why what a passed Wait waits for was not reached; nil if it was, or may
+// still be. The device has to be told: there it will not be reached either.
+func (o *Order) Broken(t *Task) error {
+	if t.Kind != TaskWait || t.point == nil || t.point.err == nil {
+		return nil
+	}
+	return waitError(t)
+}
+
+func waitError(t *Task) error {
+	return fmt.Errorf("wait for event %q: %w", t.Mark.Name, t.point.err)
 }
 
 // Fail fails a queue from outside: what waits is dropped, and what is pushed later.
@@ -198,12 +260,17 @@ func (o *Order) Fail(q *Queue, err error) {
 	o.drain()
 }
 
-// Abort drops what waits, with cause, and takes the failure from the queue. A task
-// that has begun goes on; its error, if it has one, is not the queue's.
+// Abort drops what waits, with cause, and takes the failure from the queue. Tasks
+// that have begun go on; their errors, if they have any, are not the queue's.
 func (o *Order) Abort(q *Queue, cause error) {
 	o.drop(q, cause)
 	if q.begun != nil && q.begun.Err == nil {
 		q.begun.Err = cause
+	}
+	for _, t := range q.ahead {
+		if t.Err == nil {
+			t.Err = cause
+		}
 	}
 	q.err = nil
 	o.advance(q)
@@ -271,6 +338,11 @@ func (o *Order) advance(q *Queue) {
 			q.begun = t
 			o.ready = append(o.ready, t)
 		case TaskWait:
+			if t.Err == nil && q.err == nil && t.point != nil && !t.point.over { // the device waits
+				q.begun = t
+				o.ready = append(o.ready, t)
+				continue
+			}
 			t.Mark.users--
 		case TaskSignal:
 			t.Flag.users--
@@ -287,19 +359,23 @@ func (o *Order) passes(q *Queue, t *Task) bool {
 	case TaskWait:
 		return t.Err != nil || t.point == nil || o.passesMark(q, t)
 	case TaskAwait:
-		return o.passesFlag(q, t)
+		return (t.Err != nil || len(q.ahead) == 0) && o.passesFlag(q, t)
+	case TaskCall, TaskSignal:
+		return len(q.ahead) == 0
 	}
 	return true
 }
 
 func (o *Order) passesMark(q *Queue, t *Task) bool {
 	p := t.point
-	if !p.over {
+	switch {
+	case !p.over && p.passed && o.Chain:
+		return true
+	case !p.over:
 		p.waiters = append(p.waiters, q)
 		return false
-	}
-	if p.err != nil {
-		o.fail(q, fmt.Errorf("wait for event %q: %w", t.Mark.Name, p.err))
+	case p.err != nil:
+		o.fail(q, waitError(t))
 	}
 	return true
 }

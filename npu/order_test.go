@@ -285,3 +285,93 @@ func randomSchedule(t *testing.T, seed uint64) {
 		t.Errorf("%d of %d tasks have run: waiting for what was recorded earlier hangs", len(ended), n)
 	}
 }
+
+func TestOrderFeedsADeviceAhead(t *testing.T) {
+	s, q := &script{t: t}, &Queue{}
+	f := &Flag{Name: "f"}
+	a, b := s.work(q, "a"), s.work(q, "b")
+	call := s.push(q, TaskCall, "call", nil, nil)
+	s.push(q, TaskSignal, "", nil, f)
+	require.Equal(t, []string{"a"}, s.ready())
+	s.o.Pass(a)
+	require.Equal(t, []string{"b"}, s.ready())
+	s.o.Pass(b)
+	require.Empty(t, s.ready(), "a callback comes when all before has ended")
+	require.Equal(t, 4, q.Len())
+	require.Panics(t, func() { s.o.Done(b, nil) }, "not in order")
+	s.o.Done(a, nil)
+	require.Empty(t, s.ready())
+	s.o.Done(b, nil)
+	require.Equal(t, []string{"call"}, s.ready())
+	require.Panics(t, func() { s.o.Pass(call) })
+	require.False(t, f.set)
+	s.o.Done(call, nil)
+	require.True(t, f.set && q.Idle())
+}
+
+func TestOrderOfDevicesThatWaitForEachOther(t *testing.T) {
+	for _, chain := range []bool{false, true} {
+		for _, fails := range []bool{false, true} {
+			s, p, q, m := &script{t: t}, &Queue{}, &Queue{}, &Mark{Name: "m"}
+			s.o.Chain = chain
+			a := s.work(p, "a")
+			record := s.push(p, TaskRecord, "record", m, nil)
+			wait := s.push(q, TaskWait, "wait", m, nil)
+			b := s.work(q, "b")
+			require.Same(t, record, wait.Awaited())
+			require.Same(t, a, s.o.Ready())
+			require.Nil(t, s.o.Ready(), "nothing to wait for is on the device")
+			s.o.Pass(a)
+			require.Same(t, record, s.o.Ready())
+			s.o.Pass(record)
+			if chain {
+				require.Same(t, wait, s.o.Ready())
+				s.o.Pass(wait)
+				require.Same(t, b, s.o.Ready())
+				s.o.Pass(b)
+			}
+			require.Nil(t, s.o.Ready())
+			require.True(t, m.InUse())
+			var err error
+			if fails {
+				err = errors.New("broken")
+			}
+			s.o.Done(a, err)
+			s.o.Done(record, err)
+			require.ErrorIs(t, s.o.Broken(wait), err)
+			if chain {
+				s.o.Done(wait, nil)
+				s.o.Done(b, q.Err())
+			} else {
+				require.Same(t, b, s.o.Ready())
+				require.ErrorIs(t, b.Err, err)
+				s.o.Done(b, nil)
+			}
+			require.ErrorIs(t, q.Err(), err)
+			require.ErrorIs(t, p.Err(), err)
+			require.True(t, p.Idle() && q.Idle())
+			require.False(t, m.InUse())
+		}
+	}
+}
+
+func TestOrderAbortsWhatADeviceHas(t *testing.T) {
+	s, q, m := &script{t: t}, &Queue{}, &Mark{Name: "m"}
+	cause := errors.New("cause")
+	a := s.work(q, "a")
+	record := s.push(q, TaskRecord, "record", m, nil)
+	require.Same(t, a, s.o.Ready())
+	s.o.Pass(a)
+	require.Same(t, record, s.o.Ready())
+	s.o.Pass(record)
+	s.o.Abort(q, cause)
+	b := s.work(q, "b")
+	require.Same(t, b, s.o.Ready(), "what comes later is given behind")
+	s.o.Done(a, errors.New("of what was aborted"))
+	s.o.Done(record, nil)
+	_, err := m.Done()
+	require.ErrorIs(t, err, cause)
+	require.NoError(t, q.Err())
+	s.o.Done(b, nil)
+	require.True(t, q.Idle())
+}
