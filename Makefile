@@ -93,7 +93,7 @@ check-arm64:
 
 # The tests again under each build tag that some file has.
 check-tags:
-	@for tag in invariant purego; do \
+	@for tag in invariant purego noacl; do \
 		dirs=$$($(call tagged,$$tag)); \
 		printf '\n== tests with the tag %s\n' $$tag; \
 		if [ -z "$$dirs" ]; then echo "skipped: no file has the tag"; continue; fi; \

@@ -24,6 +24,7 @@
 //	channel/faulty   a driver around another that loses, delays and cuts
 //	rank             the user's API: World, Group, Work, every collective, Run
 //	npu, npu/sim     devices and streams; a simulated NPU
+//	npu/ascend       NPUs through AscendCL, bound at run time
 //	pipeline         communication behind computation: chunks, gradient buckets
 //	trace            what happened when, as a trace for viewers and as a picture
 //	cmd/kolo         the command line: kolo test measures and checks collectives

@@ -104,6 +104,13 @@ var layers = []*layer{
 		{"channel", "a cluster of simulated devices is the Engine that moves their memory, in simulated time"},
 		{"trace", "the spans of a timeline"},
 	}},
+	{name: "npu/ascend", is: raw, goes: []string{"*"}, imports: []edge{
+		{root, "memory and errors"},
+		{"npu", "the driver interface and registry"},
+		{"internal/kernel", "what an NPU does not fold is folded on the host"},
+		{"channel", "the devices of a driver are the Engine that moves their memory"},
+	}},
+	{name: "npu/ascend/standin", is: kit | raw},
 	{name: "npu/*", is: raw, goes: []string{"*"}, imports: []edge{
 		{root, "memory and errors"},
 		{"npu", "the driver interface and registry"},
@@ -173,6 +180,7 @@ var outside = []struct {
 	{"google.golang.org/grpc", []string{"cluster"}, "rendezvous and membership between hosts"},
 	{"google.golang.org/protobuf", []string{"cluster"}, "its messages"},
 	{"golang.org/x/sys", []string{"channel/*", "npu/*"}, "system calls that package syscall lacks"},
+	{"github.com/ebitengine/purego", []string{"npu/ascend", "npu/ascend/standin"}, "libraries of vendors, bound at run time, without cgo"},
 	{"github.com/spf13/cobra", []string{"cmd/*"}, "a command with commands, flags and help"},
 	{"github.com/spf13/pflag", []string{"cmd/*"}, "cobra's flags"},
 	{"gonum.org/v1/plot", []string{"cmd/*/internal/*"}, "pictures of measurements"},

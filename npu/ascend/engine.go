@@ -1,0 +1,442 @@
+//go:build linux && (amd64 || arm64) && !noacl
+
+package ascend
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/internal/kernel"
+	"github.com/kolo-ccl/kolo/npu"
+)
+
+// Engine moves and folds the memory of a driver's devices, and that of the host
+// between them: a channel.Engine.
+//
+// A part with one source is copied, by a stream of the device that the destination is
+// on. Several sources are folded by that device where the bits are those of the host:
+// sums, maxima and minima of integers and sums of float32, left to right. Everything
+// else is brought to the host, folded there as the host folds, and brought back. A
+// part with destinations on several devices is divided between them.
+type Engine struct {
+	v    *Driver
+	host channel.Engine
+	open sync.WaitGroup
+
+	mu     sync.Mutex
+	lanes  map[*device][]*lane // that are free
+	closed bool
+}
+
+// lane is a stream of a device with memory to fold in. It serves one job at a time.
+type lane struct {
+	d       *device
+	s       npu.Stream
+	scratch kolo.Memory // of the device
+	fold    [][]byte    // of the host: the operands, at first use
+}
+
+// laneScratch is the memory of a lane, on the device and for each operand on the host.
+const laneScratch = 1 << 20
+
+// Engine makes an engine of the driver's devices. Jobs of host memory alone are given
+// to host, which stays its maker's to close; with a nil host they are done at once.
+func (v *Driver) Engine(host channel.Engine) *Engine {
+	return &Engine{v: v, host: host, lanes: map[*device][]*lane{}}
+}
+
+// Reaches says whether the memory is the host's or that of a device that is open.
+func (e *Engine) Reaches(s kolo.Space) bool {
+	if s == kolo.HostSpace {
+		return e.host == nil || e.host.Reaches(s)
+	}
+	e.v.mu.Lock()
+	defer e.v.mu.Unlock()
+	return e.v.spaces[s] != nil
+}
+
+// Lend helps the host's engine. A device needs no help.
+func (e *Engine) Lend(done *atomic.Uint32) {
+	if e.host != nil {
+		e.host.Lend(done)
+	}
+}
+
+// Close waits for the jobs that were started with devices, and gives their streams
+// back.
+func (e *Engine) Close() {
+	e.open.Wait()
+	e.mu.Lock()
+	lanes := e.lanes
+	e.lanes, e.closed = nil, true
+	e.mu.Unlock()
+	for _, list := range lanes {
+		for _, l := range list {
+			l.close()
+		}
+	}
+}
+
+// close gives a lane back; a device that is closed or lost has it already.
+func (l *lane) close() {
+	_ = l.s.Close()
+	_ = l.d.Free(l.scratch)
+}
+
+// Start begins a job. Done comes later, on the goroutine that a device has for calls,
+// or at once if the job cannot be begun.
+func (e *Engine) Start(t channel.Turn, j *channel.Job) {
+	if hostOnly(j) {
+		if e.host != nil {
+			e.host.Start(t, j)
+			return
+		}
+		for i := range j.Parts {
+			j.Op.Spread(hosts(j.Parts[i].Dst), hosts(j.Parts[i].Src))
+		}
+		j.Done(t, nil)
+		return
+	}
+	e.open.Add(1)
+	r := &run{e: e, job: j, lanes: map[*device]*lane{}}
+	r.left.Store(1)
+	var err error
+	for i := range j.Parts {
+		if err = r.part(&j.Parts[i]); err != nil {
+			break
+		}
+	}
+	r.finish(t, err)
+}
+
+func hostOnly(j *channel.Job) bool {
+	elsewhere := func(m kolo.Memory) bool { return m.Space != kolo.HostSpace }
+	return !slices.ContainsFunc(j.Parts, func(p channel.Part) bool {
+		return slices.ContainsFunc(p.Src, elsewhere) || slices.ContainsFunc(p.Dst, elsewhere)
+	})
+}
+
+func hosts(list []kolo.Memory) (bytes [][]byte) {
+	for _, m := range list {
+		bytes = append(bytes, m.Host)
+	}
+	return bytes
+}
+
+// run is a job on its way.
+type run struct {
+	e     *Engine
+	job   *channel.Job
+	lanes map[*device]*lane
+	left  atomic.Int32 // lanes that have not ended, and Start
+	err   atomic.Pointer[error]
+}
+
+// part gives a part to the devices that its destinations are on, a share each.
+func (r *run) part(p *channel.Part) error {
+	n := p.Len()
+	if n == 0 {
+		return nil
+	}
+	var at []*device
+	for _, list := range [][]kolo.Memory{p.Dst, p.Src} {
+		for _, m := range list {
+			d, err := r.device(m)
+			if err != nil {
+				return err
+			}
+			if d != nil && !slices.Contains(at, d) {
+				at = append(at, d)
+			}
+		}
+		if len(at) > 0 {
+			break
+		}
+	}
+	if len(at) == 0 { // of the host, in a job that is not
+		r.job.Op.Spread(hosts(p.Dst), hosts(p.Src))
+		return nil
+	}
+	if !r.folds(p) {
+		return r.moves(p)
+	}
+	for i, d := range at {
+		from, to := share(n, i, len(at)), share(n, i+1, len(at))
+		if from < to {
+			if err := r.share(d, p, from, to); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// share is where the i-th of k shares of n bytes begins, at a multiple of what a
+// device copies at.
+func share(n int64, i, k int) int64 {
+	if i == k {
+		return n
+	}
+	return n * int64(i) / int64(k) &^ (copyAlignment - 1)
+}
+
+func (r *run) device(m kolo.Memory) (*device, error) {
+	if m.Space == kolo.HostSpace {
+		return nil, nil
+	}
+	r.e.v.mu.Lock()
+	defer r.e.v.mu.Unlock()
+	d := r.e.v.spaces[m.Space]
+	if d == nil {
+		return nil, fmt.Errorf("%w: space %d is that of no device which is open here", npu.ErrForeign, m.Space)
+	}
+	return d, nil
+}
+
+// folds says whether a part is more than copies.
+func (r *run) folds(p *channel.Part) bool {
+	return len(p.Src) > 1 || r.job.Op.Kind == kolo.OpAvg || r.job.Op.Kind == kolo.OpPreMulSum
+}
+
+// moves copies the source to each destination, by the destination's device.
+func (r *run) moves(p *channel.Part) error {
+	src := p.Src[0]
+	from, err := r.device(src)
+	if err != nil {
+		return err
+	}
+	for _, dst := range p.Dst {
+		to, err := r.device(dst)
+		if err != nil {
+			return err
+		}
+		switch {
+		case to == nil && from == nil:
+			copy(dst.Host, src.Host)
+			continue
+		case to == nil:
+			to = from
+		case dst.Space == src.Space && dst.Addr == src.Addr:
+			continue
+		}
+		l, err := r.lane(to)
+		if err != nil {
+			return err
+		}
+		if err := l.s.Copy(dst, src); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// share folds the bytes from to of a part on a device.
+func (r *run) share(d *device, p *channel.Part, from, to int64) error {
+	l, err := r.lane(d)
+	if err != nil {
+		return err
+	}
+	op := r.reduceOp()
+	device := exact(r.job.Op) && !slices.ContainsFunc(p.Src, func(m kolo.Memory) bool { return m.Space == kolo.HostSpace })
+	for at := from; at < to; at += laneScratch {
+		n := min(laneScratch, to-at)
+		piece := func(m kolo.Memory) kolo.Memory { return m.Slice(at, n) }
+		if device {
+			err = l.foldThere(p, piece, r.job.Op.DType, op)
+		} else {
+			err = l.foldHere(p, piece, r.job.Op)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) reduceOp() kolo.ReduceOp { return kolo.ReduceOp{Kind: r.job.Op.Kind} }
+
+// exact says whether aclrtReduceAsync, two operands at a time, gives the bits of the
+// host. float16 and bfloat16 would be rounded at each step, and what the device makes
+// of NaN in a maximum is not known.
+func exact(op kernel.Op) bool {
+	if _, _, ok := reduction(op.DType, kolo.ReduceOp{Kind: op.Kind}); !ok {
+		return false
+	}
+	switch op.DType {
+	case kolo.Float32:
+		return op.Kind == kolo.OpSum
+	case kolo.Int8, kolo.Int16, kolo.Int32:
+		return true
+	}
+	return false
+}
+
+// foldThere folds on the device. The accumulator is the first source if it is a
+// destination here, or scratch memory.
+func (l *lane) foldThere(p *channel.Part, piece func(kolo.Memory) kolo.Memory, t kolo.DType, op kolo.ReduceOp) error {
+	acc := l.scratch.Slice(0, piece(p.Src[0]).Len())
+	own := -1
+	for i, m := range p.Dst {
+		if m.Space == l.d.info.Space && m.Space == p.Src[0].Space && m.Addr == p.Src[0].Addr {
+			own, acc = i, piece(m)
+		}
+	}
+	if own < 0 {
+		if err := l.s.Copy(acc, piece(p.Src[0])); err != nil {
+			return err
+		}
+	}
+	for _, m := range p.Src[1:] {
+		if err := l.s.Reduce(acc, piece(m), t, op); err != nil {
+			return err
+		}
+	}
+	for i, m := range p.Dst {
+		if i != own {
+			if err := l.s.Copy(piece(m), acc); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// foldHere brings the sources to the host, folds there, and brings the result to all
+// destinations.
+func (l *lane) foldHere(p *channel.Part, piece func(kolo.Memory) kolo.Memory, op kernel.Op) error {
+	n := piece(p.Src[0]).Len()
+	for len(l.fold) < len(p.Src) {
+		l.fold = append(l.fold, make([]byte, laneScratch))
+	}
+	var srcs [][]byte
+	for i, m := range p.Src {
+		b := l.fold[i][:n:n]
+		srcs = append(srcs, b)
+		if err := l.copyHere(b, piece(m)); err != nil {
+			return err
+		}
+	}
+	err := l.s.Callback(func(err error) {
+		if err == nil {
+			op.Spread(srcs[:1], srcs)
+		}
+	})
+	for _, m := range p.Dst {
+		if err == nil {
+			err = l.copyThere(piece(m), srcs[0])
+		}
+	}
+	return err
+}
+
+// copyHere brings memory of any device, or of the host, to bytes of the host: that of
+// a peer by way of the lane's device.
+func (l *lane) copyHere(b []byte, m kolo.Memory) error {
+	switch m.Space {
+	case kolo.HostSpace:
+		return l.s.Callback(func(err error) {
+			if err == nil {
+				copy(b, m.Host)
+			}
+		})
+	case l.d.info.Space:
+		return l.s.Copy(kolo.HostMemory(b), m)
+	}
+	if err := l.s.Copy(l.scratch.Slice(0, m.Size), m); err != nil {
+		return err
+	}
+	return l.s.Copy(kolo.HostMemory(b), l.scratch.Slice(0, m.Size))
+}
+
+func (l *lane) copyThere(m kolo.Memory, b []byte) error {
+	switch m.Space {
+	case kolo.HostSpace:
+		return l.s.Callback(func(err error) {
+			if err == nil {
+				copy(m.Host, b)
+			}
+		})
+	case l.d.info.Space:
+		return l.s.Copy(m, kolo.HostMemory(b))
+	}
+	if err := l.s.Copy(l.scratch.Slice(0, m.Size), kolo.HostMemory(b)); err != nil {
+		return err
+	}
+	return l.s.Copy(m, l.scratch.Slice(0, m.Size))
+}
+
+// lane is the run's lane of a device: a free one, or one that is made.
+func (r *run) lane(d *device) (*lane, error) {
+	if l := r.lanes[d]; l != nil {
+		return l, nil
+	}
+	e := r.e
+	e.mu.Lock()
+	var l *lane
+	if list := e.lanes[d]; len(list) > 0 {
+		l = list[len(list)-1]
+		e.lanes[d] = list[:len(list)-1]
+	}
+	e.mu.Unlock()
+	if l == nil {
+		l = &lane{d: d}
+		var err error
+		if l.scratch, err = d.Alloc(laneScratch); err != nil {
+			return nil, err
+		}
+		if l.s, err = d.NewStream(npu.StreamConfig{Name: "collectives", Priority: r.job.Priority}); err != nil {
+			_ = d.Free(l.scratch) // err is told
+			return nil, err
+		}
+	}
+	r.lanes[d] = l
+	return l, nil
+}
+
+// finish ends Start: each lane tells when it has come to its end, the last completes
+// the job.
+func (r *run) finish(t channel.Turn, err error) {
+	for _, l := range r.lanes {
+		r.left.Add(1)
+		if err != nil {
+			l.s.Abort(err)
+		}
+		if refused := l.s.Callback(func(why error) { r.ended(nil, l, why) }); refused != nil {
+			r.ended(nil, l, refused)
+		}
+	}
+	r.ended(t, nil, err)
+}
+
+// ended counts lanes. The first error is the job's.
+func (r *run) ended(t channel.Turn, l *lane, err error) {
+	if err != nil {
+		r.err.CompareAndSwap(nil, &err)
+	}
+	if l != nil {
+		r.e.putBack(l, err)
+	}
+	if r.left.Add(-1) > 0 {
+		return
+	}
+	err = nil
+	if p := r.err.Load(); p != nil {
+		err = fmt.Errorf("a move between devices: %w", *p)
+	}
+	r.job.Done(t, err)
+	r.e.open.Done()
+}
+
+// putBack keeps a lane for the next job, made anew if it has failed.
+func (e *Engine) putBack(l *lane, err error) {
+	if err != nil {
+		l.s.Abort(err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lanes[l.d] = append(e.lanes[l.d], l)
+}
