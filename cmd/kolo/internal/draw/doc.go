@@ -1,0 +1,2 @@
+// Package draw makes pictures of choreographies: ranks as rows, messages as arrows.
+package draw
