@@ -143,3 +143,18 @@ func TestNetworkFilesCutAtEveryByte(t *testing.T) {
 		}
 	}
 }
+
+func TestNetworksByName(t *testing.T) {
+	for name, ranks := range map[string]int{"ring:16": 16, "mesh:8": 8, "switch:5": 5, "torus:4x3x2": 24, "fat-tree:4x16": 64, "hccs:2x4": 64, "hccs:1x2x2": 32} {
+		n, err := NetworkNamed(name)
+		require.NoError(t, err)
+		require.Equal(t, ranks, n.NPUs(), name)
+		again, err := ParseNetwork(n.String())
+		require.NoError(t, err)
+		require.Equal(t, n, again)
+	}
+	for _, name := range []string{"", "ring", "ring:0", "ring:2x2", "star:4", "hccs:3", "torus:x", "torus:999999", "hccs:1x1x1x1"} {
+		_, err := NetworkNamed(name)
+		require.ErrorIs(t, err, kolo.ErrArgument, name)
+	}
+}
