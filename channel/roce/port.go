@@ -1,0 +1,224 @@
+package roce
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kolo-ccl/kolo/channel/roce/rc"
+)
+
+// Sizes of the rim.
+const (
+	bufferSize = 64 << 10
+	burstBytes = 65_000 // of packets that one call sends
+	burstMost  = 64     // packets of one call: the kernel's limit
+	maxFlows   = 4096   // senders whose CRC is prepared
+	overIP     = 40 + 8 // headers of IPv6 and UDP
+)
+
+// port is a UDP socket of the driver and the goroutine that reads it.
+type port struct {
+	d      *Driver
+	conn   *net.UDPConn
+	addr   netip.AddrPort // where peers send to
+	link   int            // MTU of the interface
+	room   int            // bytes of the receive buffer
+	gso    atomic.Bool
+	mu     sync.Mutex
+	others []*net.UDPConn // further source ports, made at need; they only send
+	flows  map[netip.AddrPort]*rc.Flow
+}
+
+// buffer is memory for what one read gives. It is used again when the reader and every
+// link that has a part of it have released it.
+type buffer struct {
+	b    []byte
+	refs atomic.Int32
+}
+
+func (d *Driver) takeBuffer() *buffer {
+	b := d.buffers.Get().(*buffer)
+	b.refs.Store(1)
+	return b
+}
+
+func (d *Driver) release(b *buffer) {
+	if b.refs.Add(-1) == 0 {
+		d.buffers.Put(b)
+	}
+}
+
+// listen opens a port at an address.
+func (d *Driver) listen(at netip.Addr, number uint16, linkMTU int) (*port, error) {
+	p := &port{d: d, link: linkMTU, flows: map[netip.AddrPort]*rc.Flow{}}
+	c, err := d.socket(at, number)
+	if err != nil {
+		return nil, fmt.Errorf("roce: listen at %v: %w", netip.AddrPortFrom(at, number), err)
+	}
+	p.conn, p.addr = c, netip.AddrPortFrom(at, uint16(c.LocalAddr().(*net.UDPAddr).Port))
+	p.room = growBuffers(c)
+	p.gso.Store(at.Is6() && offload(c))
+	// ended by Driver.Close, which closes the socket
+	d.readers.Go(p.read)
+	return p, nil
+}
+
+// socket makes a socket with the driver's traffic class.
+func (d *Driver) socket(at netip.Addr, number uint16) (*net.UDPConn, error) {
+	network := "udp6"
+	if at.Is4() {
+		network = "udp4"
+	}
+	c, err := net.ListenUDP(network, net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, number)))
+	if err != nil {
+		return nil, err
+	}
+	if err := mark(c, at.Is4(), d.cfg.TrafficClass); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// source is the socket that queue pair i of a link sends from.
+func (p *port) source(i int) (*net.UDPConn, uint16, error) {
+	if i == 0 {
+		return p.conn, p.addr.Port(), nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.others) < i {
+		c, err := p.d.socket(p.addr.Addr(), 0)
+		if err != nil {
+			return nil, 0, fmt.Errorf("roce: a further source port at %v: %w", p.addr.Addr(), err)
+		}
+		p.others = append(p.others, c)
+	}
+	c := p.others[i-1]
+	return c, uint16(c.LocalAddr().(*net.UDPAddr).Port), nil
+}
+
+// close closes the sockets, which ends the reader.
+func (p *port) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := p.conn.Close()
+	for _, c := range p.others {
+		err = errors.Join(err, c.Close())
+	}
+	return err
+}
+
+// flow is the CRC's view of packets from one address to another.
+func flow(from, to netip.AddrPort) *rc.Flow {
+	if from.Addr().Is4() {
+		return rc.NewFlow4(from.Addr().As4(), to.Addr().As4(), from.Port(), to.Port())
+	}
+	return rc.NewFlow6(from.Addr().As16(), to.Addr().As16(), from.Port(), to.Port())
+}
+
+// read is the goroutine of the port.
+func (p *port) read() {
+	d := p.d
+	buf, oob := d.takeBuffer(), make([]byte, 128)
+	defer func() { d.release(buf) }()
+	for {
+		n, oobn, _, from, err := p.conn.ReadMsgUDPAddrPort(buf.b, oob)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			d.counts.readErrors.Add(1)
+			continue
+		}
+		from = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())
+		segment := segmentOf(oob[:oobn])
+		if segment <= 0 {
+			segment = n
+		}
+		p.sort(buf, n, segment, from)
+		if buf.refs.Load() > 1 { // a link keeps a part of it
+			d.release(buf)
+			buf = d.takeBuffer()
+		}
+	}
+}
+
+// sort gives the packets of one read to their links: neighbours for the same link
+// together.
+func (p *port) sort(buf *buffer, n, segment int, from netip.AddrPort) {
+	f := p.flows[from]
+	if f == nil {
+		if len(p.flows) >= maxFlows {
+			clear(p.flows)
+		}
+		f = flow(from, p.addr)
+		p.flows[from] = f
+	}
+	var to *link
+	begin := 0
+	give := func(end int) {
+		if to != nil && end > begin {
+			to.packets(buf, begin, end, segment, from)
+		}
+		to = nil
+	}
+	for at := 0; at < n; at += segment {
+		end := min(at+segment, n)
+		b := buf.b[at:end]
+		if !f.Sealed(b) {
+			p.d.counts.badCRC.Add(1)
+			give(at)
+			continue
+		}
+		qpn := binary.BigEndian.Uint32(b[4:]) & 0xffffff
+		if qpn == controlQP {
+			give(at)
+			p.d.control(p, from, b)
+			continue
+		}
+		l := p.d.linkOf(qpn)
+		if l != to {
+			give(at)
+			to, begin = l, at
+		}
+	}
+	give(n)
+}
+
+// send sends packets of segment bytes each, the last one perhaps less, from a socket.
+// What the kernel does not take is lost, as on the way.
+func (p *port) send(c *net.UDPConn, b []byte, segment int, to netip.AddrPort) {
+	if wire := p.d.cfg.wire; wire != nil {
+		for len(b) > 0 {
+			n := min(segment, len(b))
+			wire(b[:n], func(packet []byte) { p.write(c, packet, nil, to) })
+			b = b[n:]
+		}
+		return
+	}
+	if len(b) > segment && p.gso.Load() {
+		var space [64]byte
+		if p.write(c, b, segmentation(space[:0], segment), to) {
+			return
+		}
+		p.gso.Store(false) // a device without it; one by one from here on
+	}
+	for len(b) > 0 {
+		n := min(segment, len(b))
+		p.write(c, b[:n], nil, to)
+		b = b[n:]
+	}
+}
+
+func (p *port) write(c *net.UDPConn, b, oob []byte, to netip.AddrPort) bool {
+	_, _, err := c.WriteMsgUDPAddrPort(b, oob, to)
+	if err != nil {
+		p.d.counts.writeErrors.Add(1)
+	}
+	return err == nil || oob == nil || errors.Is(err, net.ErrClosed)
+}
