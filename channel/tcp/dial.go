@@ -1,0 +1,358 @@
+package tcp
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// dial connects a link, unless the peer is faster.
+func (d *driver) dial(l *link) {
+	l.mu.Lock()
+	if l.state != dialling || l.err != nil { // the peer was faster, or nobody wants it any more
+		l.mu.Unlock()
+		return
+	}
+	l.number = rand.Uint64()
+	h := &hello{role: control, link: l.number}
+	l.mu.Unlock()
+	c, a, err := d.reach(l, h)
+	var done endings
+	if errors.Is(err, errCrossed) {
+		late := time.NewTimer(d.cfg.ConnectTimeout)
+		defer late.Stop()
+		select {
+		case <-l.settled:
+			return
+		case <-late.C:
+			err = errors.New("it was dialling too, and has not come through; look at its own error")
+		case <-d.ctx.Done():
+			err = d.ctx.Err()
+		}
+	}
+	l.mu.Lock()
+	switch {
+	case err != nil && l.state == dialling:
+		l.lose(err, &done)
+	case err == nil && l.state != dialling:
+		hangUp(c) // two answers: a peer that is no good
+	case err == nil:
+		if err := l.start(c, a.eager, a.window, &done); err != nil {
+			l.lose(err, &done)
+		}
+	}
+	l.mu.Unlock()
+	done.complete(nil)
+}
+
+// start makes a connection that has been greeted the control connection. mu is held.
+func (l *link) start(c net.Conn, eager, window int64, done *endings) error {
+	where := fmt.Sprintf("%v to %v", c.LocalAddr(), c.RemoteAddr())
+	var s socket = &streamSocket{c}
+	if t, ok := c.(*net.TCPConn); ok && l.d.poller != nil {
+		r, err := detach(t)
+		if err != nil {
+			return err
+		}
+		s = r
+	}
+	return l.attach(s, where, eager, window, done)
+}
+
+var errCrossed = errors.New("both ends are dialling")
+
+// reach connects to the link's peer and greets it, by the first of its addresses where
+// it answers as the rank that is meant.
+func (d *driver) reach(l *link, h *hello) (net.Conn, *answer, error) {
+	h.from, h.to, h.job, h.epoch = l.me, l.peer, d.job, d.epoch
+	h.eager, h.window = int64(d.cfg.Eager), int64(d.cfg.Window)
+	if h.role == data {
+		l.mu.Lock()
+		h.link = l.number
+		l.mu.Unlock()
+	}
+	d.mu.Lock()
+	to := d.peers[l.peer]
+	d.mu.Unlock()
+	ctx, cancel := context.WithTimeout(d.ctx, d.cfg.ConnectTimeout)
+	defer cancel()
+	var errs []error
+	list := to.candidates(d.host, d.nets)
+	for i, at := range list {
+		left := time.Until(deadlineOf(ctx)) / time.Duration(len(list)-i)
+		c, a, err := d.try(ctx, at, left, h)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%v: %w", at, err))
+			continue
+		case a.verdict == welcome:
+			return c, a, nil
+		}
+		_ = c.Close() // nothing was sent on it
+		switch a.verdict {
+		case crossed:
+			return nil, nil, errCrossed
+		case closed:
+			return nil, nil, fmt.Errorf("%v has closed the link: %s", l.peer, a.text)
+		default:
+			errs = append(errs, fmt.Errorf("%v: %s", at, a.text))
+		}
+	}
+	return nil, nil, fmt.Errorf("connect to %v: %w", l.peer, errors.Join(errs...))
+}
+
+func deadlineOf(ctx context.Context) time.Time {
+	t, _ := ctx.Deadline() // reach sets one
+	return t
+}
+
+// try dials one address and greets whoever is there.
+func (d *driver) try(ctx context.Context, at netip.AddrPort, timeout time.Duration, h *hello) (net.Conn, *answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	dialer := net.Dialer{KeepAliveConfig: d.keepAlive()}
+	c, err := dialer.DialContext(ctx, "tcp", at.String())
+	if err != nil {
+		return nil, nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) }) // cannot fail while it is open
+	a, c2, err := d.greetBy(ctx, c, h)
+	if !stop() || err != nil {
+		_ = c.Close() // the error is err, or the context's
+		if err == nil {
+			err = ctx.Err()
+		}
+		return nil, nil, err
+	}
+	return c2, a, nil
+}
+
+func (d *driver) greetBy(ctx context.Context, c net.Conn, h *hello) (*answer, net.Conn, error) {
+	if err := d.setOptions(c); err != nil {
+		return nil, nil, err
+	}
+	if d.cfg.TLS != nil {
+		t := tls.Client(c, d.cfg.TLS)
+		if err := t.HandshakeContext(ctx); err != nil {
+			return nil, nil, fmt.Errorf("TLS: %w", err)
+		}
+		c = t
+	}
+	if _, err := c.Write(h.encode()); err != nil {
+		return nil, nil, err
+	}
+	a, err := readAnswer(c)
+	return a, c, err
+}
+
+func (d *driver) keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: max(d.cfg.Timeout/2, time.Second), Interval: max(d.cfg.Timeout/5, time.Second), Count: 3}
+}
+
+// setOptions prepares a connection. Go has set TCP_NODELAY.
+func (d *driver) setOptions(c net.Conn) error {
+	t := c.(*net.TCPConn)
+	err := tune(t, d.cfg.Timeout)
+	if n := d.cfg.Buffer; n > 0 {
+		err = errors.Join(err, t.SetReadBuffer(n), t.SetWriteBuffer(n))
+	}
+	return err
+}
+
+// accept takes connections until the listener is closed.
+func (d *driver) accept() {
+	for {
+		c, err := d.listen.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			select { // out of descriptors, for instance: that may pass
+			case <-time.After(10 * time.Millisecond):
+				continue
+			case <-d.ctx.Done():
+				return
+			}
+		}
+		select {
+		case d.greet <- struct{}{}:
+		case <-d.ctx.Done():
+			_ = c.Close() // nobody was greeted
+			return
+		}
+		// ended by the greeting's timeout, or the driver's context; a data connection by its link
+		d.calls.Go(func() {
+			d.answer(c)
+		})
+	}
+}
+
+// answer greets who has dialled. A stranger hears why it is refused, and nobody else does.
+func (d *driver) answer(c net.Conn) {
+	ctx, cancel := context.WithTimeout(d.ctx, d.cfg.ConnectTimeout)
+	defer cancel()
+	raw := c
+	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) }) // cannot fail while it is open
+	err := errors.Join(c.(*net.TCPConn).SetKeepAliveConfig(d.keepAlive()), d.setOptions(c))
+	if d.cfg.TLS != nil && err == nil {
+		t := tls.Server(c, d.cfg.TLS)
+		err = t.HandshakeContext(ctx)
+		c = t
+	}
+	var h *hello
+	if err == nil {
+		h, err = readHello(c)
+	}
+	var l *link
+	if err == nil {
+		l, err = d.find(ctx, h)
+	}
+	if err != nil {
+		d.refused.Add(1)
+		if h != nil || d.cfg.TLS == nil {
+			_, _ = c.Write((&answer{verdict: refusal, text: err.Error()}).encode()) // it may be no rank at all
+		}
+		_ = c.Close() // nothing follows
+		<-d.greet
+		return
+	}
+	serve := l.take
+	if h.role == data {
+		serve = l.takeData
+	}
+	serve(c, h, func() { stop(); <-d.greet })
+}
+
+// find is the link that a hello means. It waits for the rank, which may be coming.
+func (d *driver) find(ctx context.Context, h *hello) (*link, error) {
+	switch {
+	case h.job != d.job:
+		return nil, fmt.Errorf("this is job %q, not %q", d.job, h.job)
+	case h.epoch != d.epoch:
+		return nil, fmt.Errorf("this is epoch %d of the job, not %d", d.epoch, h.epoch)
+	}
+	for {
+		d.mu.Lock()
+		_, here := d.ranks[h.to]
+		known, wait := d.peers[h.from] != nil, d.changed
+		if here && known {
+			s := side{me: h.to, peer: h.from}
+			if s.me == s.peer {
+				s.half = 1
+			}
+			defer d.mu.Unlock()
+			return d.link(s), nil
+		}
+		met := len(d.peers) > 0
+		d.mu.Unlock()
+		if met && !known {
+			return nil, fmt.Errorf("%v is not in this world", h.from)
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%v is not here", h.to)
+		}
+	}
+}
+
+// take makes c the link's control connection, or says why not. greeted is called when
+// the greeting is over.
+func (l *link) take(c net.Conn, h *hello, greeted func()) {
+	a := answer{eager: int64(l.d.cfg.Eager), window: int64(l.d.cfg.Window)}
+	l.mu.Lock()
+	switch {
+	case l.err != nil:
+		a.verdict, a.text = closed, l.err.Error()
+	case l.state >= greeting:
+		a.verdict, a.text = refusal, fmt.Sprintf("%v has a connection to %v already", l.me, l.peer)
+	case l.state == dialling && l.me < l.peer:
+		a.verdict = crossed
+	default:
+		l.state, l.number = greeting, h.link
+	}
+	l.mu.Unlock()
+	_, err := c.Write(a.encode())
+	greeted()
+	if a.verdict != welcome {
+		hangUp(c)
+		return
+	}
+	var done endings
+	l.mu.Lock()
+	if err == nil {
+		err = l.start(c, h.eager, h.window, &done)
+	} else {
+		hangUp(c)
+	}
+	if err != nil {
+		l.lose(err, &done)
+	}
+	l.mu.Unlock()
+	done.complete(nil)
+}
+
+// takeData receives parts on c.
+func (l *link) takeData(c net.Conn, h *hello, greeted func()) {
+	a := answer{eager: int64(l.d.cfg.Eager), window: int64(l.d.cfg.Window)}
+	l.mu.Lock()
+	switch {
+	case l.err != nil:
+		a.verdict, a.text = closed, l.err.Error()
+	case l.state != up || l.number != h.link:
+		a.verdict, a.text = refusal, fmt.Sprintf("a data connection of %v without its control connection", l.peer)
+	case l.data.readers >= maxStripes:
+		a.verdict, a.text = refusal, fmt.Sprintf("%v has %d data connections already", l.peer, l.data.readers)
+	}
+	s := &stripe{l: l, conn: c}
+	if a.verdict == welcome {
+		l.data.readers++
+		l.data.conns = append(l.data.conns, s)
+	}
+	l.mu.Unlock()
+	_, err := c.Write(a.encode())
+	greeted()
+	if a.verdict == welcome {
+		s.receive() // where the answer did not get through, neither does this
+		return
+	}
+	_ = err // it hears nothing, and has lost the link anyway
+	hangUp(c)
+}
+
+// streamSocket is a connection with goroutines of its own.
+type streamSocket struct{ net.Conn }
+
+func (s *streamSocket) polled() bool                     { return false }
+func (s *streamSocket) read(space [][]byte) (int, error) { return s.Read(first(space)) }
+func (s *streamSocket) ask(*poller, bool) error          { return nil }
+func (s *streamSocket) interrupt()                       { _ = s.SetDeadline(time.Unix(1, 0)) } // cannot fail while it is open
+func (s *streamSocket) close(*poller)                    { hangUp(s.Conn) }
+
+func (s *streamSocket) write(list [][]byte) (n int, err error) {
+	for _, b := range list {
+		k, err := s.Write(b)
+		if n += k; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+func (s *streamSocket) shutdown() error { return under(s.Conn).CloseWrite() }
+
+// hangUp closes a connection without a word, which could wait for the peer.
+func hangUp(c net.Conn) { _ = under(c).Close() } // what was written is the kernel's
+
+// under is the TCP connection below c.
+func under(c net.Conn) *net.TCPConn {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	return c.(*net.TCPConn)
+}

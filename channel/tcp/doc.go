@@ -1,0 +1,2 @@
+// Package tcp is the channel driver between processes and hosts over TCP.
+package tcp

@@ -1,0 +1,280 @@
+package tcp
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// poller has the control connections of a driver, outside of the runtime's own
+// poller: a rank that waits looks at them itself, and no other goroutine is woken for
+// what it finds.
+//
+// socks is an epoll set of all connections. bell is one that has only socks in it, one
+// event at a time; the runtime watches bell for the goroutine of serve. While ranks
+// poll, the bell is off: then a packet wakes nobody.
+type poller struct {
+	socks, bell int
+	file        *os.File // of bell
+	ranks       atomic.Int32
+	closing     atomic.Bool
+	served      sync.WaitGroup // the goroutine of serve
+	use         sync.RWMutex   // held for reading by ranks that poll
+	rings       atomic.Bool    // the bell is on
+
+	mu    sync.Mutex
+	wires map[int32]*wire
+	last  int32
+}
+
+// How a rank polls.
+const (
+	pollFor    = 200 * time.Microsecond // after the last byte, before it parks
+	pollYield  = 4                      // looks before the first yield of the processor
+	pollBatch  = 64
+	clockEvery = 8 // looks between two looks at the clock
+)
+
+func newPoller() (*poller, error) {
+	p := &poller{wires: map[int32]*wire{}}
+	var err error
+	if p.socks, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("epoll: %w", err)
+	}
+	if p.bell, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		_ = unix.Close(p.socks) // the first error counts
+		return nil, fmt.Errorf("epoll: %w", err)
+	}
+	err = unix.SetNonblock(p.bell, true) // so that the runtime watches it
+	p.file = os.NewFile(uintptr(p.bell), "epoll")
+	if err == nil {
+		err = unix.EpollCtl(p.bell, unix.EPOLL_CTL_ADD, p.socks, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT})
+	}
+	if err != nil {
+		_, _ = p.file.Close(), unix.Close(p.socks) // the first error counts
+		return nil, fmt.Errorf("epoll: %w", err)
+	}
+	p.rings.Store(true)
+	// ended by close
+	p.served.Go(p.serve)
+	return p, nil
+}
+
+// close ends serve and waits for that, and for ranks that poll. The wires are closed
+// before.
+func (p *poller) close() {
+	p.closing.Store(true)
+	_ = p.file.Close() // an epoll set has nothing to lose
+	p.served.Wait()
+	p.use.Lock()
+	defer p.use.Unlock()
+	if p.socks >= 0 {
+		_ = unix.Close(p.socks) // likewise
+		p.socks = -1
+	}
+}
+
+// ring turns the bell on or off. If there is something in socks, it rings at once.
+func (p *poller) ring(on bool) {
+	e := &unix.EpollEvent{}
+	if on {
+		e.Events = unix.EPOLLIN | unix.EPOLLONESHOT
+	}
+	p.rings.Store(on)
+	_ = unix.EpollCtl(p.bell, unix.EPOLL_CTL_MOD, p.socks, e) // fails only when they are closed
+}
+
+// serve reads what comes while no rank polls.
+func (p *poller) serve() {
+	raw, err := p.file.SyscallConn()
+	for err == nil {
+		err = raw.Read(func(fd uintptr) bool {
+			var e [1]unix.EpollEvent
+			n, err := unix.EpollWait(int(fd), e[:], 0)
+			return n > 0 || err != nil && err != unix.EINTR
+		})
+		if err != nil {
+			return
+		}
+		p.rings.Store(false)
+		for p.look() {
+		}
+		if p.ranks.Load() == 0 && !p.closing.Load() {
+			p.ring(true)
+		}
+	}
+}
+
+// look reads what is there, and says whether there was anything.
+func (p *poller) look() bool {
+	var events [pollBatch]unix.EpollEvent
+	n, _ := unix.EpollWait(p.socks, events[:], 0) // interrupted or closed: nothing is there
+	some := false
+	for i := range max(n, 0) {
+		e := &events[i]
+		p.mu.Lock()
+		w := p.wires[e.Fd]
+		p.mu.Unlock()
+		if w == nil {
+			continue
+		}
+		if e.Events&unix.EPOLLOUT != 0 {
+			w.writable()
+			some = true
+		}
+		if e.Events&^unix.EPOLLOUT != 0 && w.readable() {
+			some = true
+		}
+	}
+	return some
+}
+
+// poll looks until done is set or nothing has come for a while. Between two looks it
+// yields the processor, for there may be more ranks than processors.
+func (p *poller) poll(done *atomic.Uint32) {
+	p.use.RLock()
+	defer p.use.RUnlock()
+	p.ranks.Add(1)
+	if p.rings.Load() {
+		p.ring(false)
+	}
+	var since time.Time
+	for idle := 0; done.Load() == 0 && !p.closing.Load(); {
+		if p.look() {
+			idle, since = 0, time.Time{}
+			continue
+		}
+		if idle++; idle%clockEvery == 0 {
+			if since.IsZero() {
+				since = time.Now()
+			} else if time.Since(since) > pollFor {
+				break
+			}
+		}
+		if idle > pollYield {
+			runtime.Gosched()
+			_, _, _ = syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // cannot fail
+		}
+	}
+	if p.ranks.Add(-1) == 0 && !p.closing.Load() {
+		p.ring(true)
+	}
+}
+
+func (p *poller) add(s socket, w *wire) error {
+	r := s.(*rawSocket)
+	p.mu.Lock()
+	p.last++
+	r.id = p.last
+	p.wires[r.id] = w
+	p.mu.Unlock()
+	e := &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP, Fd: r.id}
+	if err := unix.EpollCtl(p.socks, unix.EPOLL_CTL_ADD, r.fd, e); err != nil {
+		return fmt.Errorf("epoll: %w", err)
+	}
+	return nil
+}
+
+// rawSocket is a connection that the runtime's poller does not know.
+type rawSocket struct {
+	fd int
+	id int32
+}
+
+// detach takes a connection from the runtime's poller. It closes c in any case.
+func detach(c *net.TCPConn) (*rawSocket, error) {
+	raw, err := c.SyscallConn()
+	s := &rawSocket{fd: -1}
+	if err == nil {
+		var dup error
+		err = raw.Control(func(fd uintptr) { s.fd, dup = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
+		if err == nil {
+			err = dup
+		}
+	}
+	if e := c.Close(); err == nil {
+		err = e
+	}
+	return s, err
+}
+
+func (s *rawSocket) polled() bool { return true }
+
+func (s *rawSocket) read(space [][]byte) (int, error) {
+	for {
+		var n int
+		var err error
+		if len(space) == 1 {
+			n, err = unix.Read(s.fd, space[0])
+		} else {
+			n, err = unix.Readv(s.fd, space[:min(len(space), maxPieces)])
+		}
+		if err != unix.EINTR {
+			return max(n, 0), raw(err)
+		}
+	}
+}
+
+func (s *rawSocket) write(list [][]byte) (int, error) {
+	for {
+		var n int
+		var err error
+		if len(list) == 1 {
+			n, err = unix.Write(s.fd, list[0])
+		} else {
+			n, err = unix.Writev(s.fd, list)
+		}
+		if err != unix.EINTR {
+			return max(n, 0), raw(err)
+		}
+	}
+}
+
+func raw(err error) error {
+	if err == unix.EAGAIN {
+		return errWouldBlock
+	}
+	return err
+}
+
+func (s *rawSocket) ask(p *poller, write bool) error {
+	e := &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP, Fd: s.id}
+	if write {
+		e.Events |= unix.EPOLLOUT
+	}
+	return unix.EpollCtl(p.socks, unix.EPOLL_CTL_MOD, s.fd, e)
+}
+
+func (s *rawSocket) shutdown() error { return unix.Shutdown(s.fd, unix.SHUT_WR) }
+
+func (s *rawSocket) interrupt() {} // nothing of it waits
+
+func (s *rawSocket) close(p *poller) {
+	p.mu.Lock()
+	delete(p.wires, s.id)
+	p.mu.Unlock()
+	_ = unix.Close(s.fd) // what was written is the kernel's; an error would come too late
+}
+
+// tune sets what Go has no function for: how long bytes may stay unacknowledged.
+func tune(c *net.TCPConn, timeout time.Duration) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var set error
+	err = raw.Control(func(fd uintptr) {
+		set = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(timeout.Milliseconds()))
+	})
+	if err == nil {
+		err = set
+	}
+	return err
+}

@@ -1,0 +1,237 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/kolo-ccl/kolo"
+)
+
+// stripe is a data connection: parts of large messages, from the end that has dialled
+// it to the other.
+type stripe struct {
+	l    *link
+	conn net.Conn
+	p    parser
+	in   *incoming // the message whose part is coming
+}
+
+// cleared sends the bytes of an offer whose receive is there. mu is held.
+func (l *link) cleared(id uint64) {
+	op := l.offers[id]
+	if op == nil {
+		l.tell(header{kind: gone, id: id})
+		return
+	}
+	delete(l.offers, id)
+	l.parts = append(l.parts, &outgoing{op: op, id: id})
+	l.data.more.Broadcast()
+	if l.data.started {
+		return
+	}
+	l.data.started = true
+	for i := range l.d.cfg.Stripes {
+		// ended by the end of the link
+		l.d.calls.Go(func() { l.carry(uint8(i)) })
+	}
+}
+
+// carry opens a data connection and sends parts on it, until the link ends.
+func (l *link) carry(i uint8) {
+	c, _, err := l.d.reach(l, &hello{role: data, stripe: i})
+	if err != nil {
+		l.fail(fmt.Errorf("data connection %d: %w", i, err))
+		return
+	}
+	defer hangUp(c)
+	s := &stripe{l: l, conn: c}
+	if !l.join(s) {
+		return
+	}
+	var head [headerSize]byte
+	var list net.Buffers
+	for {
+		o, off, n := l.nextPart()
+		if o == nil {
+			return
+		}
+		h := header{kind: part, dtype: o.op.DType, id: o.id, offset: off, size: n}
+		h.encode(head[:])
+		list = spread(append(list[:0], head[:]), o.op.Mem, off, n)
+		rest := list
+		_, err := rest.WriteTo(c)
+		clear(list)
+		if l.sentPart(o, err); err != nil {
+			return
+		}
+	}
+}
+
+// join makes the link close the connection when it ends, or says that it has.
+func (l *link) join(s *stripe) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.data.conns = append(l.data.conns, s)
+	}
+	return l.err == nil
+}
+
+// cutData ends the data connections. What the kernel has taken, it still delivers. mu
+// is held.
+func (l *link) cutData() {
+	for _, s := range l.data.conns {
+		hangUp(s.conn)
+	}
+	l.data.conns = nil
+}
+
+// nextPart waits for bytes to send; nil: the link has ended.
+func (l *link) nextPart() (o *outgoing, off, n int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.parts) == 0 && l.err == nil {
+		l.data.more.Wait()
+	}
+	if l.err != nil {
+		return nil, 0, 0
+	}
+	o = l.parts[0]
+	off, n = o.next, min(maxPart, o.op.Size-o.next)
+	if o.next += n; o.next == o.op.Size {
+		l.parts[0] = nil
+		l.parts = l.parts[1:]
+	}
+	o.users++
+	return o, off, n
+}
+
+// sentPart ends a part, and with the last one its message.
+func (l *link) sentPart(o *outgoing, err error) {
+	var done endings
+	l.mu.Lock()
+	if err != nil {
+		o.bad = true
+		l.lose(fmt.Errorf("write data: %w", err), &done)
+	}
+	if o.users--; o.users == 0 {
+		switch {
+		case o.next == o.op.Size && !o.bad:
+			done.add(o.op, nil)
+		case l.err != nil:
+			done.add(o.op, l.cause)
+		}
+	}
+	l.mu.Unlock()
+	done.complete(nil)
+}
+
+// receive reads parts until the connection ends.
+func (s *stripe) receive() {
+	l := s.l
+	s.p.to = s
+	err := error(nil)
+	for err == nil {
+		var n int
+		space := s.p.space()
+		n, err = s.conn.Read(first(space))
+		if n > 0 {
+			if e := s.p.filled(n); e != nil {
+				err = e
+			}
+		}
+	}
+	hangUp(s.conn)
+	var done endings
+	l.mu.Lock()
+	over := err == io.EOF || err == io.ErrUnexpectedEOF // TLS has another word for it
+	if over && s.in == nil && s.p.r == s.p.w && len(l.coming) == 0 {
+		err = nil // the peer closes
+	} else if over {
+		err = errors.New("the peer's process has ended or cut a data connection")
+	}
+	if l.err == nil && err != nil {
+		l.lose(fmt.Errorf("read data: %w", err), &done)
+	}
+	if in := s.in; in != nil {
+		s.in = nil
+		if in.users--; in.users == 0 && l.coming[in.id] == in {
+			delete(l.coming, in.id)
+			l.undo(in, l.cause, &done)
+		}
+	}
+	if l.data.readers--; l.data.readers == 0 && l.err != nil {
+		l.dropComing(l.cause, &done)
+	}
+	l.mu.Unlock()
+	done.complete(nil)
+}
+
+// first is the first piece that is not empty.
+func first(space [][]byte) []byte {
+	for _, b := range space {
+		if len(b) > 0 {
+			return b
+		}
+	}
+	return nil
+}
+
+// begin finds the memory of a part.
+func (s *stripe) begin(h *header, dst [][]byte) ([][]byte, error) {
+	if h.kind != part {
+		return nil, malformed("kind %d on a data connection", h.kind)
+	}
+	l := s.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	in := l.coming[h.id]
+	if in == nil {
+		return nil, malformed("a part of a message that nobody has asked for")
+	}
+	if h.offset > in.op.Size || h.size > in.op.Size-h.offset || h.size > in.left {
+		return nil, malformed("a part at %d, %d bytes long, of a message of %d bytes of which %d are missing", h.offset, h.size, in.op.Size, in.left)
+	}
+	in.users++
+	in.left -= h.size
+	s.in = in
+	return spread(dst, in.mem, h.offset, h.size), nil
+}
+
+// end ends a part, and with the last one its message.
+func (s *stripe) end(*header) error {
+	l, in := s.l, s.in
+	var done endings
+	l.mu.Lock()
+	s.in = nil
+	in.users--
+	if in.users == 0 && in.left == 0 {
+		delete(l.coming, in.id)
+		done.add(in.op, nil)
+	}
+	l.mu.Unlock()
+	done.complete(nil)
+	return nil
+}
+
+// spread appends the n bytes of mem from off on to list.
+func spread(list [][]byte, mem []kolo.Memory, off, n int64) [][]byte {
+	for i := range mem {
+		b := mem[i].Host
+		if off >= int64(len(b)) {
+			off -= int64(len(b))
+			continue
+		}
+		b = b[off:]
+		off = 0
+		if int64(len(b)) > n {
+			b = b[:n]
+		}
+		if list, n = append(list, b), n-int64(len(b)); n == 0 {
+			break
+		}
+	}
+	return list
+}
