@@ -567,7 +567,7 @@ func (b *matrixCalls) after() [][]byte {
 }
 
 // runMatrix runs cases, place by place, and says how many of each there were.
-func runMatrix(t *testing.T, seed uint64, list []matrixCase) {
+func runMatrix(t *testing.T, seed uint64, list []matrixCase, cfg ...rank.Config) {
 	start := time.Now()
 	byPlace := map[int][]matrixCase{}
 	for _, c := range list {
@@ -579,7 +579,7 @@ func runMatrix(t *testing.T, seed uint64, list []matrixCase) {
 		}
 		t.Run(at.name, func(t *testing.T) {
 			start := time.Now()
-			m := openMatrix(t, at)
+			m := openMatrix(t, at, cfg...)
 			failed := 0
 			for _, c := range byPlace[p] {
 				if err := m.run(t, c); err != nil {

@@ -87,6 +87,9 @@ func (t *ticket) wait(ctx context.Context) error {
 		return t.err
 	}
 	t.waiting()
+	if p := g.hub.p.poller; p != nil {
+		p.Poll(&t.state)
+	}
 	park := t.park
 	if !t.state.CompareAndSwap(ticketOpen, ticketParked) {
 		if t.state.Load() == ticketDone {

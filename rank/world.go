@@ -40,6 +40,7 @@ type process struct {
 	host   channel.Engine // of host memory
 	engine channel.Engine // of all memory: host, or what Config.Engine has made around it
 	driver channel.Driver
+	poller channel.Poller // the driver, where ranks that wait may poll it
 	actors []*rankActor
 	now    func() time.Time
 	began  time.Time
@@ -89,6 +90,7 @@ func newProcess(n int, given Config, part *Part, mine []kolo.Rank) (*process, er
 		return nil, err
 	}
 	p.driver = driver
+	p.poller, _ = driver.(channel.Poller)
 	p.sys = actor.NewSystem(actor.Config{})
 	p.watch.init(p)
 	p.actors = make([]*rankActor, n)
@@ -102,7 +104,11 @@ func newProcess(n int, given Config, part *Part, mine []kolo.Rank) (*process, er
 
 // openDriver makes the driver that the configuration names.
 func openDriver(c *Config, e channel.Engine) (channel.Driver, error) {
-	return channel.Open(c.Driver, channel.Config{Job: "local", Engine: e})
+	d, err := channel.Open(c.Driver, channel.Config{Job: "local", Engine: e})
+	if err != nil {
+		return nil, err
+	}
+	return d, meetSelf(d, c.Topology.Ranks())
 }
 
 // wrapDriver puts around a driver what the configuration says.
@@ -115,6 +121,26 @@ func wrapDriver(c *Config, inner channel.Driver) (channel.Driver, error) {
 		return nil, errors.Join(fmt.Errorf("Config.Wrap: %w", err), inner.Close())
 	}
 	return outer, nil
+}
+
+// meetSelf lets the ranks of this process meet by a driver that is made for several.
+func meetSelf(d channel.Driver, n int) error {
+	r, ok := d.(channel.Remote)
+	if !ok {
+		return nil
+	}
+	address, err := r.Address()
+	peers := make([]channel.Peer, n)
+	for i := range peers {
+		peers[i] = channel.Peer{Rank: kolo.Rank(i), Address: address}
+	}
+	if err == nil {
+		err = r.Meet(peers)
+	}
+	if err != nil {
+		return errors.Join(err, d.Close())
+	}
+	return nil
 }
 
 // openEngine makes the engine of the host, and around it that of the devices.

@@ -5,36 +5,59 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"time"
 )
 
-// dial connects a link, unless the peer is faster.
+// dial connects a link, unless the peer is faster. A peer that says that it dials too is
+// asked again after a while: it may have closed the link since.
 func (d *driver) dial(l *link) {
-	l.mu.Lock()
-	if l.state != dialling || l.err != nil { // the peer was faster, or nobody wants it any more
-		l.mu.Unlock()
-		return
-	}
-	l.number = rand.Uint64()
-	h := &hello{role: control, link: l.number}
-	l.mu.Unlock()
-	c, a, err := d.reach(l, h)
-	var done endings
-	if errors.Is(err, errCrossed) {
-		late := time.NewTimer(d.cfg.ConnectTimeout)
-		defer late.Stop()
+	late := time.NewTimer(d.cfg.ConnectTimeout)
+	defer late.Stop()
+	for {
+		h := l.hello()
+		if h == nil {
+			return
+		}
+		c, a, err := d.reach(l, h)
+		if !errors.Is(err, errCrossed) {
+			l.dialled(c, a, err)
+			return
+		}
 		select {
 		case <-l.settled:
 			return
+		case <-time.After(askAgain):
 		case <-late.C:
-			err = errors.New("it was dialling too, and has not come through; look at its own error")
+			l.dialled(nil, nil, errors.New("it was dialling too, and has not come through; look at its own error"))
+			return
 		case <-d.ctx.Done():
-			err = d.ctx.Err()
+			l.dialled(nil, nil, d.ctx.Err())
+			return
 		}
 	}
+}
+
+// askAgain is how long a rank waits for a peer that is dialling too.
+const askAgain = 100 * time.Millisecond
+
+// hello is what a link that nobody has settled says; nil: there is nothing to say.
+func (l *link) hello() *hello {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state != dialling || l.err != nil {
+		return nil
+	}
+	l.number = rand.Uint64()
+	return &hello{role: control, link: l.number}
+}
+
+// dialled ends the dialling of a link.
+func (l *link) dialled(c net.Conn, a *answer, err error) {
+	var done endings
 	l.mu.Lock()
 	switch {
 	case err != nil && l.state == dialling:
@@ -213,11 +236,10 @@ func (d *driver) answer(c net.Conn) {
 		l, err = d.find(ctx, h)
 	}
 	if err != nil {
-		d.refused.Add(1)
 		if h != nil || d.cfg.TLS == nil {
-			_, _ = c.Write((&answer{verdict: refusal, text: err.Error()}).encode()) // it may be no rank at all
+			turnAway(c, err)
 		}
-		_ = c.Close() // nothing follows
+		hangUp(c)
 		<-d.greet
 		return
 	}
@@ -226,6 +248,16 @@ func (d *driver) answer(c net.Conn) {
 		serve = l.takeData
 	}
 	serve(c, h, func() { stop(); <-d.greet })
+}
+
+// turnAway tells a stranger why. Something of what it has said may not have been read, and
+// would turn the close into a reset that takes the answer with it.
+func turnAway(c net.Conn, why error) {
+	const most, wait = 64 << 10, 200 * time.Millisecond
+	_ = c.SetDeadline(time.Now().Add(wait)) // it may be no rank at all: whatever fails is its own loss
+	_, _ = c.Write((&answer{verdict: refusal, text: why.Error()}).encode())
+	_ = under(c).CloseWrite()
+	_, _ = io.CopyN(io.Discard, c, most)
 }
 
 // find is the link that a hello means. It waits for the rank, which may be coming.
@@ -248,15 +280,18 @@ func (d *driver) find(ctx context.Context, h *hello) (*link, error) {
 			defer d.mu.Unlock()
 			return d.link(s), nil
 		}
-		met := len(d.peers) > 0
+		met, at := len(d.peers) > 0, d.peers[h.to]
 		d.mu.Unlock()
-		if met && !known {
+		switch {
+		case met && !known:
 			return nil, fmt.Errorf("%v is not in this world", h.from)
+		case at != nil && (at.host != d.mine.host || at.port != d.mine.port):
+			return nil, fmt.Errorf("%v is not here", h.to)
 		}
 		select {
 		case <-wait:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%v is not here", h.to)
+			return nil, fmt.Errorf("%v is not here, or not yet", h.to)
 		}
 	}
 }

@@ -37,7 +37,6 @@ type driver struct {
 	links   map[side]*link
 	changed chan struct{} // closed, and made anew, when peers or ranks change
 	closed  bool
-	refused atomic.Int64 // strangers
 }
 
 // side is one end of a link. A rank's link to itself has two in one process.

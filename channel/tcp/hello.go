@@ -12,7 +12,7 @@ import (
 const (
 	magic      = 0x4f4c4f4b // "KOLO"
 	version    = 1
-	helloSize  = 72
+	helloSize  = 64
 	answerSize = 36
 	maxJob     = 256
 	maxText    = 512
