@@ -132,6 +132,7 @@ type JobState struct {
 	Left  atomic.Int64 // blocks not done
 	_     [56]byte
 	Block int64   // bytes of a block
+	Most  int64   // blocks that a helper does at a time
 	First []int32 // number of the first block of each part
 	Err   atomic.Pointer[error]
 }

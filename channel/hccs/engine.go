@@ -13,11 +13,12 @@ import (
 // How a job is done. The figures were measured on two cores; see BenchmarkEngine.
 const (
 	smallJob   = 96 << 10 // bytes touched up to which a job is done at once
-	foldBlock  = 16 << 10 // bytes of a block, of each operand, where several are folded
-	moveBlock  = 32 << 10 // and where one is moved
-	takeBlocks = 8        // blocks that a helper does before it looks for a more urgent job
-	takeFew    = 2        // and of a job that has many left, as those do that no cache holds
-	manyBlocks = 128
+	wideBlock  = 16 << 10 // bytes of a block, of each operand, where there are more than fewWide
+	slimBlock  = 32 << 10 // and where there are not
+	fewWide    = 4
+	takeBytes  = 1 << 20   // bytes touched by a helper before it looks for a more urgent job
+	takeLess   = 512 << 10 // and where the job is larger than largeJob, as those are that no cache holds
+	largeJob   = 32 << 20
 	lendSpins  = 2000 // looks of a lender that finds nothing to do
 	yieldEvery = 16   // looks between two yields
 )
@@ -67,12 +68,13 @@ func (e *Engine) Close() {
 
 // Start does a small job at once and lays a large one open for the workers.
 func (e *Engine) Start(t channel.Turn, j *channel.Job) {
-	if j.Size() <= smallJob {
+	size := j.Size()
+	if size <= smallJob {
 		j.Done(t, runAll(j))
 		return
 	}
 	j.State.Err.Store(nil)
-	blocks := cut(j)
+	blocks := cut(j, size)
 	j.State.Left.Store(int64(blocks))
 	e.mu.Lock()
 	at := len(e.jobs)
@@ -107,21 +109,29 @@ func (e *Engine) wake() {
 	}
 }
 
-// cut divides the parts of a job into blocks and returns their number.
-func cut(j *channel.Job) int {
+// cut divides the parts of a job that touches size bytes into blocks and returns
+// their number.
+func cut(j *channel.Job, size int64) int {
 	s := &j.State
 	s.First = s.First[:0]
-	s.Block = moveBlock
+	wide := 0
 	for i := range j.Parts {
-		if len(j.Parts[i].Src) > 1 {
-			s.Block = foldBlock
-		}
+		wide = max(wide, len(j.Parts[i].Src)+len(j.Parts[i].Dst))
+	}
+	s.Block = slimBlock
+	if wide > fewWide {
+		s.Block = wideBlock
 	}
 	n := int64(0)
 	for i := range j.Parts {
 		s.First = append(s.First, int32(n))
 		n += (j.Parts[i].Len() + s.Block - 1) / s.Block
 	}
+	most := int64(takeBytes)
+	if size > largeJob {
+		most = takeLess
+	}
+	s.Most = max(1, most*n/size)
 	return int(n)
 }
 
@@ -182,13 +192,9 @@ func doSome(j *channel.Job) (n int64) {
 			j.State.Err.CompareAndSwap(nil, &err)
 		}
 	}()
-	most := int64(takeBlocks)
-	if j.State.Left.Load() > manyBlocks {
-		most = takeFew
-	}
 	side := cpu.CPU() & 1
 	for range 2 {
-		for n < most {
+		for n == 0 || n < j.State.Most { // read behind a Take: before it, the job may be another by now
 			block, ok := j.State.Side[side].Take()
 			if !ok {
 				break

@@ -99,7 +99,7 @@ func TestSmallJobIsDoneInStart(t *testing.T) {
 
 func TestLargeJobIsLeftToOthers(t *testing.T) {
 	e := newEngine(t, 2)
-	for _, n := range []int{smallJob/2 + 1, moveBlock*3 - 1, moveBlock * 4, 5<<20 + 3} {
+	for _, n := range []int{smallJob/2 + 1, slimBlock*3 - 1, slimBlock * 4, 5<<20 + 3} {
 		j := newCopy(n, 2, 0)
 		e.Start(nil, &j.Job)
 		await(t, "a job", j.done)
@@ -240,13 +240,13 @@ func TestUrgentJobOvertakesOneThatRuns(t *testing.T) {
 		jobs = append(jobs, j)
 		return j
 	}
-	low := start("low", 64*takeBlocks*moveBlock, 0)
+	low := start("low", 64*takeBytes, 0)
 	e.help(&low.Job) // it runs: some of its blocks are done
-	require.Less(t, low.State.Left.Load(), int64(64*takeBlocks))
-	start("usual", 4*moveBlock, 1)
-	start("urgent", 8*takeBlocks*moveBlock, 2)
-	start("usual too", 4*moveBlock, 1)
-	start("least", 4*moveBlock, -1)
+	require.Less(t, low.State.Left.Load(), int64(64*takeBytes/slimBlock))
+	start("usual", 4*slimBlock, 1)
+	start("urgent", 8*takeBytes, 2)
+	start("usual too", 4*slimBlock, 1)
+	start("least", 4*slimBlock, -1)
 	close(free)
 	for _, j := range jobs {
 		await(t, "a job", j.done)
@@ -367,7 +367,7 @@ func recycle(t *testing.T, e *Engine, rng *rand.Rand, rounds int) {
 		j.Priority = rng.IntN(3)
 		off, n := rng.IntN(1000), 1+rng.IntN(300_000)
 		if rng.IntN(2) == 0 {
-			n = smallJob/2 + 1 + rng.IntN(moveBlock) // few blocks
+			n = smallJob/2 + 1 + rng.IntN(slimBlock) // few blocks
 		}
 		for at := 0; at < n; {
 			p := j.Add()
