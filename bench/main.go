@@ -257,8 +257,8 @@ func (t *koloTeam) work(ctx context.Context, w *rank.World, c kolo.Collective, s
 
 // request is the call of one rank, with its buffers.
 func request(c kolo.Collective, w *rank.World, size int64) rank.Request {
-	whole, part := make([]float32, size/4), make([]float32, size/4/int64(w.Size()))
-	other := make([]float32, size/4)
+	whole, part := rank.Alloc[float32](int(size/4)), rank.Alloc[float32](int(size/4)/w.Size())
+	other := rank.Alloc[float32](int(size / 4))
 	r := rank.Request{Collective: c}
 	switch c {
 	case kolo.AllReduce:

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kolo-ccl/kolo/rank"
 )
 
 // The plain-goroutine AllReduce: what a Go programmer writes without a runtime.
@@ -81,7 +83,7 @@ type plain struct {
 func newPlain(p int, size int64, b barrier) *plain {
 	t := &plain{barrier: b, result: make(chan time.Duration, p)}
 	for range p {
-		t.bufs = append(t.bufs, make([]float32, size/4))
+		t.bufs = append(t.bufs, rank.Alloc[float32](int(size/4)))
 		t.orders = append(t.orders, make(chan int, 1))
 	}
 	for me := range p {

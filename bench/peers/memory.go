@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/rank"
 )
 
 const root = 0
@@ -22,11 +23,11 @@ func newMemory(c kolo.Collective, ranks int, largest int64) *memory {
 	m := &memory{collective: c}
 	src, dst := lengths(c, ranks, largest)
 	for range ranks {
-		v := vectors{src: make([]float32, src)}
+		v := vectors{src: rank.Alloc[float32](src)}
 		if dst == 0 {
 			v.dst = v.src
 		} else {
-			v.dst = make([]float32, dst)
+			v.dst = rank.Alloc[float32](dst)
 		}
 		m.ranks = append(m.ranks, v)
 	}

@@ -114,7 +114,7 @@ func (r report) definitions() string {
 		"size: bytes of one rank's whole vector of float32, rounded up to 4 bytes for each rank's part: the buffer of AllReduce and",
 		"  Broadcast, the result of AllGather, the input of ReduceScatter, all that a rank sends in AllToAll",
 		"sum: AllReduce and ReduceScatter add; AllReduce is in place (Open MPI also from one buffer to another), Broadcast has one",
-		"  buffer, the others have an input and an output; all buffers begin on a page",
+		"  buffer, the others have an input and an output; all buffers begin on a page, and ask for huge pages",
 		"back to back: N calls / N, of the slowest rank; separated: the mean time of a call after a barrier, of the slowest rank",
 		"time: us, the median of the rounds (least..most); of the variants of plain, of Open MPI and of the floors the fastest counts",
 		"ratio: time of kolo / time of the other in the same round, the median (least..most); below 1 kolo is faster",

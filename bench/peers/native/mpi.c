@@ -12,6 +12,7 @@
 #include <mpi.h>
 #include <signal.h>
 #include <stdint.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -195,6 +196,8 @@ int main(int argc, char **argv) {
         fprintf(stderr, "%d ranks with two buffers of %zu bytes each do not fit the task or the memory\n", ranks, most);
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
+    madvise(source, most, MADV_HUGEPAGE);
+    madvise(target, most, MADV_HUGEPAGE);
     long units = t.think > 0 ? units_of(t.think) : 0;
     for (size_t e = 0; e < sizeof entries / sizeof *entries; e++)
         for (int i = 0; !strcmp(entries[e].collective, t.collective) && i < t.sizes; i++)
