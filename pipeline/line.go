@@ -224,6 +224,15 @@ func (l *line) take(ctx context.Context, n int) error {
 	return l.err
 }
 
+// takeEnded takes the calls that have ended, which they do in order, without waiting
+// for others. It is for a line without streams.
+func (l *line) takeEnded(ctx context.Context) error {
+	l.mu.Lock()
+	launched := len(l.works)
+	l.mu.Unlock()
+	return l.take(ctx, min(launched, max(l.taken, len(l.chunks)-int(l.left.Load()))))
+}
+
 // use is behind chunk i. The Consumer is behind all that were launched anyway.
 func (l *line) use(ctx context.Context, i int) error {
 	if !l.launched() {

@@ -183,6 +183,7 @@ var outside = []struct {
 	{"github.com/ebitengine/purego", []string{"npu/ascend", "npu/ascend/standin"}, "libraries of vendors, bound at run time, without cgo"},
 	{"github.com/spf13/cobra", []string{"cmd/*"}, "a command with commands, flags and help"},
 	{"github.com/spf13/pflag", []string{"cmd/*"}, "cobra's flags"},
+	{"gonum.org/v1/gonum", []string{"examples/*"}, "BLAS: a matrix product that is worth hiding something behind"},
 	{"gonum.org/v1/plot", []string{"cmd/*/internal/*"}, "pictures of measurements"},
 	{"github.com/stretchr/testify", []string{"tests"}, "require"},
 	{"go.uber.org/goleak", []string{"tests"}, "no goroutine is left behind"},
