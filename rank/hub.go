@@ -275,6 +275,9 @@ func (h *hub) dropped(m any, err error) { h.refuse(h.shard, m.(hubMessage), err)
 func (h *hub) exited(err error) {
 	if err == nil {
 		err = kolo.ErrClosed
+		if h.far != nil {
+			h.far.distant = true // nothing has failed: all ranks here have left
+		}
 	}
 	h.fail(err)
 	h.running = false
