@@ -1,4 +1,5 @@
 # make demo       eight ranks of one process add their numbers
+# make demo-scale what a data-parallel step of a thousand NPUs loses to communication, simulated
 # make test       every test, with the race detector where there is a C compiler
 # make check      what a change must pass; continuous integration runs this and nothing else
 # make test-long  the tests that take minutes, too (build tag long)
@@ -23,11 +24,14 @@ RACE = $(shell test "$$($(GO) env CGO_ENABLED)" = 1 && command -v "$$($(GO) env 
 tagged = { grep -rlE "^//go:build .*\b$(1)\b" --include='*.go' . || true; } | xargs -r -n1 dirname | sort -u
 say  = @printf '\n== %s\n' "$(1)"
 
-.PHONY: demo test test-long check bench bench-go lint fmt
+.PHONY: demo demo-scale test test-long check bench bench-go lint fmt
 .PHONY: check-format check-vet check-generated check-modules check-arm64 check-tags tools say-race
 
 demo:
 	$(GO) run ./examples/quickstart
+
+demo-scale:
+	$(GO) run ./examples/scale
 
 test: say-race
 	$(GO) test $(RACE) -shuffle=on -timeout 20m $(PKG)
