@@ -3,6 +3,8 @@ package roce_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"testing"
 	"time"
 
@@ -41,16 +43,18 @@ func (s *side) Handle(c *call) error {
 // Complete hears of completions.
 func (s *side) Complete(op *channel.Op) { s.ended <- op }
 
+func closeSystem(t testing.TB, sys *actor.System) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	require.NoError(t, sys.Close(ctx))
+}
+
 // newPair makes two ranks with a driver each, as in two processes.
 func newPair(t testing.TB, configs ...roce.Config) [2]*side {
 	sys := actor.NewSystem(actor.Config{})
 	engine := hccs.NewEngine(1)
 	t.Cleanup(engine.Close)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		require.NoError(t, sys.Close(ctx))
-	})
+	t.Cleanup(func() { closeSystem(t, sys) })
 	var sides [2]*side
 	for i := range sides {
 		s := &side{t: t, ended: make(chan *channel.Op, 1<<12)}
@@ -83,11 +87,14 @@ func (s *side) connect(me, peer kolo.Rank) {
 	require.NoError(s.t, err)
 	s.to, err = channel.Spawn(s.shard, fmt.Sprint("to ", peer), peer, conn, nil)
 	require.NoError(s.t, err)
-	s.t.Cleanup(func() {
-		s.run(func() {
-			s.to.Close(errEnd)
-			s.e.Close()
-		})
+	s.t.Cleanup(s.hangUp)
+}
+
+// hangUp closes what the side has. It may be called again.
+func (s *side) hangUp() {
+	s.run(func() {
+		s.to.Close(errEnd)
+		s.e.Close()
 	})
 }
 
@@ -146,5 +153,53 @@ func BenchmarkMove(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkTCP is what a plain TCP connection of the loopback does with the same
+// messages, to compare with: one way for large ones, one hop of 8 bytes to and fro.
+func BenchmarkTCP(b *testing.B) {
+	for _, size := range []int{8, 64 << 10, 1 << 20, 64 << 20} {
+		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
+			l, err := net.Listen("tcp", "[::1]:0")
+			require.NoError(b, err)
+			defer l.Close()
+			out, err := net.Dial("tcp", l.Addr().String())
+			require.NoError(b, err)
+			defer out.Close()
+			in, err := l.Accept()
+			require.NoError(b, err)
+			defer in.Close()
+			answer := size
+			if size > 8 {
+				answer = 1
+			}
+			done := make(chan struct{})
+			go func() { // ends when out is closed
+				defer close(done)
+				buf := make([]byte, size)
+				for {
+					if _, err := io.ReadFull(in, buf); err != nil {
+						return
+					}
+					if _, err := in.Write(buf[:answer]); err != nil {
+						return
+					}
+				}
+			}()
+			buf := make([]byte, size)
+			b.SetBytes(int64(size))
+			if size == 8 {
+				b.SetBytes(16)
+			}
+			for b.Loop() {
+				_, err := out.Write(buf)
+				require.NoError(b, err)
+				_, err = io.ReadFull(out, buf[:answer])
+				require.NoError(b, err)
+			}
+			require.NoError(b, out.Close())
+			<-done
+		})
 	}
 }

@@ -276,6 +276,9 @@ func (e *endpoint) Connect(peer kolo.Rank) (channel.Conn, error) {
 	return l, nil
 }
 
+// maxKnocks is the most hellos for links that are not made yet.
+const maxKnocks = 1 << 20
+
 // newQPN is a number that no queue pair has. d.mu is held.
 func (d *Driver) newQPN() uint32 {
 	for {
@@ -309,7 +312,7 @@ func (d *Driver) control(p *port, from netip.AddrPort, b []byte) {
 		d.counts.unknown.Add(1)
 		return
 	}
-	answer := hello{kind: helloReject, job: d.job, epoch: d.epoch, from: h.to, to: h.from, seen: h.nonce}
+	answer := hello{kind: helloReject, job: h.job, epoch: h.epoch, from: h.to, to: h.from, seen: h.nonce}
 	if h.job != d.job || h.epoch != d.epoch {
 		if h.kind == helloMine {
 			answer.reason = "here is another job or another epoch"
@@ -327,9 +330,11 @@ func (d *Driver) control(p *port, from netip.AddrPort, b []byte) {
 		return
 	case d.gone[w.me] || d.closed:
 		answer.reason = fmt.Sprintf("%v has closed all its links", w.me)
-	default:
+	case len(d.knocks) < maxKnocks:
 		d.knocks[w] = knock{p, from, h}
 		answer.kind = helloWait
+	default:
+		answer.kind = helloWait // it knocks again
 	}
 	d.mu.Unlock()
 	if l != nil {
