@@ -52,6 +52,8 @@ type hopEnd struct {
 	rank  *rank
 	ops   [2]channel.Op // send, receive
 	begin *task
+	away  bool // the send has not completed
+	owed  bool // a message is to be answered when it has
 }
 
 func newPingPong(t testing.TB, k Kit) *pingPong {
@@ -63,7 +65,7 @@ func newPingPong(t testing.TB, k Kit) *pingPong {
 			e.ops[kind] = channel.Op{Kind: channel.Kind(kind), Key: key(1), Size: hopBytes, Sink: e,
 				Mem: []kolo.Memory{kolo.HostMemory(make([]byte, hopBytes))}}
 		}
-		e.begin = &task{f: func() { e.link.Post(&e.ops[channel.Send]) }}
+		e.begin = &task{f: e.answer}
 		e.rank.do(func() {
 			e.link = e.rank.link(kolo.Rank(1 - i))
 			e.link.Post(&e.ops[channel.Recv])
@@ -76,15 +78,31 @@ func newPingPong(t testing.TB, k Kit) *pingPong {
 
 // Complete answers a message, and takes the next.
 func (e *hopEnd) Complete(op *channel.Op) {
-	if op.Err != nil || op.Kind == channel.Send {
+	if op.Err != nil {
 		return // the receives are open when the world ends
+	}
+	if op.Kind == channel.Send {
+		if e.away = false; e.owed {
+			e.answer()
+		}
+		return
 	}
 	e.link.Post(op)
 	if e.p.left--; e.p.left > 0 {
-		e.link.Post(&e.ops[channel.Send])
+		e.answer()
 		return
 	}
 	e.p.done <- struct{}{}
+}
+
+// answer sends a message, when the one before is away: the peer's answer to that may
+// be faster than the word that it is.
+func (e *hopEnd) answer() {
+	if e.owed = e.away; e.owed {
+		return
+	}
+	e.away = true
+	e.link.Post(&e.ops[channel.Send])
 }
 
 // run exchanges n messages.

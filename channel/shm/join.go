@@ -290,22 +290,32 @@ func (d *Driver) admit(sock *net.UnixConn) (*peer, wiring, error) {
 		closeAll(fds)
 		return nil, w, errors.Join(err, say(sock, welcome{Refused: err.Error()}))
 	}
+	if w, err = d.take(sock, fds, h, int(credit.Pid)); err != nil { // nobody else will join it now
+		p.fail(fmt.Errorf("%w: %v has joined and gone: %w", kolo.ErrLost, p, err))
+	}
+	return p, w, err
+}
+
+// take maps what a hello brought, and answers it.
+func (d *Driver) take(sock *net.UnixConn, fds []int, h hello, pid int) (w wiring, err error) {
 	mem, err := mapShared(fds[0], 2*halfBytes, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
 		closeAll(fds[1:])
-		return nil, w, err
+		return w, err
 	}
 	bellMem, err := mapShared(fds[1], bellBytes, unix.PROT_READ|unix.PROT_WRITE)
 	if err == nil {
-		err = say(sock, welcome{self: d.myself()}, d.bellFile)
+		if err = say(sock, welcome{self: d.myself()}, d.bellFile); err != nil {
+			_ = unix.Munmap(bellMem) // it is a mapping
+		}
 	}
 	if err != nil {
 		_ = unix.Munmap(mem) // it is a mapping
-		return nil, w, err
+		return w, err
 	}
 	w = wiring{mem: mem, bellMem: bellMem, to: newArea(mem[halfBytes:]), from: newArea(mem), bell: newBell(bellMem), sock: sock}
-	w.process, w.reads = d.examine(int(credit.Pid), h.self)
-	return p, w, nil
+	w.process, w.reads = d.examine(pid, h.self)
+	return w, nil
 }
 
 // known is the peer that a hello is of, or why it is not welcome.
@@ -339,11 +349,12 @@ func (d *Driver) known(h hello, user int) (*peer, error) {
 }
 
 // yields says whether the peer's connection is the one that counts, where both
-// processes connect at a time: that of the smaller socket.
+// processes connect at a time: that of the smaller socket. One that comes when they are
+// joined is the other one, and late.
 func (p *peer) yields() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.state == joining && p.d.me.Socket < p.Socket {
+	if p.state >= up || p.state == joining && p.d.me.Socket < p.Socket {
 		return false
 	}
 	if p.state == idle {

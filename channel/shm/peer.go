@@ -133,10 +133,11 @@ func (p *peer) String() string {
 // it.
 type turn struct {
 	t     channel.Turn
-	done  []ended
+	few   [4]ended // the first that end; a list of them would be on the heap
+	count int
+	done  []ended // the others
 	moves []*move
 	ring  bool // the peer has something to look at
-	space [4]ended
 }
 
 type ended struct {
@@ -145,8 +146,10 @@ type ended struct {
 }
 
 func (u *turn) end(op *channel.Op, err error) {
-	if u.done == nil {
-		u.done = u.space[:0]
+	if u.count < len(u.few) {
+		u.few[u.count] = ended{op, err}
+		u.count++
+		return
 	}
 	u.done = append(u.done, ended{op, err})
 }
@@ -157,6 +160,9 @@ func (p *peer) unlock(u *turn) {
 	p.mu.Unlock()
 	if u.ring {
 		b.ring()
+	}
+	for i := range u.count {
+		u.few[i].op.Complete(u.t, u.few[i].err)
 	}
 	for i := range u.done {
 		u.done[i].op.Complete(u.t, u.done[i].err)

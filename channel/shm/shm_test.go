@@ -9,10 +9,7 @@ import (
 	"github.com/kolo-ccl/kolo/channel/channeltest"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func open(t testing.TB, c channel.Config) channel.Driver {
 	d, err := channel.Open("shm", c)
