@@ -63,7 +63,7 @@ func (a *app) command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "kolo",
 		Short:         "Measure, check and explain collectives",
-		Long:          "kolo measures, checks and explains the collectives of this module.",
+		Long:          "kolo measures, checks and explains the collectives of this module, and starts the processes of a world.",
 		Example:       "  kolo test all_reduce -p 8 -b 8 -e 64M -f 2\n  kolo test alltoall --help",
 		Version:       version(),
 		Args:          noSuchCommand,
@@ -75,7 +75,7 @@ func (a *app) command() *cobra.Command {
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{err, cmd.CommandPath()} })
-	root.AddCommand(a.testCommand(), a.planCommand())
+	root.AddCommand(a.testCommand(), a.runCommand(), a.planCommand())
 	return root
 }
 
