@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"hash/fnv"
 
 	"github.com/kolo-ccl/kolo"
 )
@@ -42,6 +43,13 @@ func NewEntry(name string, key Key, programs []*Program) (*Entry, error) {
 		}
 	}
 	return e, nil
+}
+
+// Anywhere is the entry for calls in place and out of place.
+func (e *Entry) Anywhere() *Entry {
+	a := *e
+	a.InPlace, a.OutOfPlace = true, true
+	return &a
 }
 
 // Program is the Program of a rank for a call in place or not.
@@ -101,6 +109,19 @@ func (l *Library) Entries() []*Entry {
 		return nil
 	}
 	return append([]*Entry(nil), l.entries...)
+}
+
+// Digest is a number that two libraries share only if the same calls take the same
+// plans of them.
+func (l *Library) Digest() uint64 {
+	h := fnv.New64a()
+	for _, e := range l.Entries() {
+		fmt.Fprintf(h, "%q %+v %d %v %v %d %d\n", e.Name, e.Key, e.Ranks, e.InPlace, e.OutOfPlace, e.MinBytes, e.MaxBytes)
+		for _, c := range e.programs[1] {
+			fmt.Fprint(h, c.Program)
+		}
+	}
+	return h.Sum64()
 }
 
 // Get is the entry of a name, or nil.

@@ -29,6 +29,11 @@ type Config struct {
 	// Algorithm overrides the choice for all groups: a name of plan.Algorithms, or an
 	// expression as in HCCL_ALGO. Empty: the choice is made by cost.
 	Algorithm string
+	// Plans are plans from outside, such as ReadPlans makes of a directory. Where no
+	// algorithm is set, a call takes the first of them that serves it, and is otherwise
+	// done as if there were none; the name of one may be set as an Algorithm. Not to be
+	// changed once it is in use. nil: none.
+	Plans *plan.Library
 	// Choice is how algorithms are chosen where none is set: plan.Measured (the zero
 	// value) or plan.Static.
 	Choice plan.Way
@@ -126,13 +131,22 @@ func (c *Config) Validate() error {
 	if c.Check > Strict {
 		return fmt.Errorf("%w: Config.Check %d; known: digests, strict", kolo.ErrArgument, c.Check)
 	}
-	if err := policyOf(c.Algorithm, c.Choice, c.Reproducible).Validate(); err != nil {
+	if err := c.checkAlgorithm(c.Algorithm); err != nil {
 		return fmt.Errorf("Config.Algorithm: %w", err)
 	}
 	if c.Topology != nil {
 		return c.Topology.Validate()
 	}
 	return nil
+}
+
+// checkAlgorithm says what is wrong with an Algorithm setting, or nil.
+func (c *Config) checkAlgorithm(algorithm string) error {
+	if c.Plans.Get(algorithm) != nil {
+		algorithm = ""
+	}
+	p := policyOf(algorithm, c.Choice, c.Reproducible)
+	return p.Validate()
 }
 
 // policyOf reads an Algorithm setting: a name, or an HCCL_ALGO expression.
@@ -185,6 +199,7 @@ func (c *Config) settings(given *Config) []Setting {
 		{"Timeout", c.Timeout.String(), source("Timeout", given.Timeout != 0)},
 		{"CloseTimeout", c.CloseTimeout.String(), source("CloseTimeout", given.CloseTimeout != 0)},
 		{"Algorithm", algorithm, source("Algorithm", given.Algorithm != "")},
+		{"Plans", fmt.Sprint(len(c.Plans.Entries())), source("Plans", given.Plans != nil)},
 		{"Choice", c.Choice.String(), source("Choice", given.Choice != 0)},
 		{"Reproducible", fmt.Sprint(c.Reproducible), source("Reproducible", given.Reproducible)},
 		{"Check", c.Check.String(), source("Check", given.Check != 0)},

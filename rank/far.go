@@ -89,7 +89,6 @@ type lostProcess struct {
 // place finds out which members are here, and sets up what depends on it.
 func (h *hub) place() error {
 	p := h.p
-	policy := policyOf(h.cfg.Algorithm, p.cfg.Choice, p.cfg.Reproducible)
 	o := p.outside
 	if o == nil {
 		for i := range h.ranks {
@@ -97,7 +96,7 @@ func (h *hub) place() error {
 		}
 		p.nextID++
 		h.id, h.topo = p.nextID, p.cfg.Topology.Sub(h.ranks)
-		h.plans.init(h.topo, p.probe, policy)
+		h.plans.init(h.topo, p.probe, &p.cfg, h.cfg.Algorithm)
 		return nil
 	}
 	f := &far{h: h, where: make([]int, len(h.ranks)), heard: map[uint64]map[int]*callsLetter{}}
@@ -112,7 +111,7 @@ func (h *hub) place() error {
 	h.id = o.groupID(h.key, h.ranks)
 	if len(f.procs) == 0 {
 		h.topo = plan.OneProcess(len(h.ranks))
-		h.plans.init(h.topo, p.probe, policy)
+		h.plans.init(h.topo, p.probe, &p.cfg, h.cfg.Algorithm)
 		return nil
 	}
 	if other := o.hubs[h.id]; other != nil {
@@ -120,8 +119,9 @@ func (h *hub) place() error {
 	}
 	h.topo = p.cfg.Topology.Sub(h.ranks)
 	h.topo.Medium = false // what the ranks of one process share is not all ranks'
-	h.plans.init(h.topo, nil, policy)
-	f.basis = mix(h.topo.Digest(), uint64(policy.Way), boolBit(policy.Reproducible))
+	h.plans.init(h.topo, nil, &p.cfg, h.cfg.Algorithm)
+	h.plans.blind = true
+	f.basis = mix(h.topo.Digest(), uint64(p.cfg.Choice), boolBit(p.cfg.Reproducible), p.cfg.Plans.Digest())
 	f.basis = mixText(f.basis, h.cfg.Algorithm)
 	h.far = f
 	return nil

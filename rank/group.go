@@ -66,8 +66,7 @@ func (w *World) NewGroup(c GroupConfig) (*Group, error) {
 		return nil, &kolo.Error{Group: c.Name, Rank: w.rank, Peer: kolo.NoRank,
 			Err: fmt.Errorf("%w: the group has world ranks %s", kolo.ErrNotMember, kolo.RankList(c.Ranks))}
 	}
-	policy := policyOf(c.Algorithm, w.p.cfg.Choice, w.p.cfg.Reproducible)
-	if err := policy.Validate(); err != nil {
+	if err := w.p.cfg.checkAlgorithm(c.Algorithm); err != nil {
 		return nil, fmt.Errorf("GroupConfig.Algorithm: %w", err)
 	}
 	if c.Name == "" {

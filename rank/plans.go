@@ -23,6 +23,9 @@ type plans struct {
 	lastOne choice
 	shared  map[plan.Key]plan.Compiled
 	own     map[ownKey]plan.Compiled
+	library *plan.Library // plans from outside, nil for none
+	forced  *plan.Entry   // the one of them that was set by name
+	blind   bool          // ranks of other processes: who of them is in place is not known
 }
 
 // class is a kind of call for which one choice is made: the size counts in powers
@@ -45,7 +48,11 @@ type ownKey struct {
 	rank kolo.Rank
 }
 
-func (p *plans) init(t *plan.Topology, probe func() plan.Probe, policy plan.Policy) {
+func (p *plans) init(t *plan.Topology, probe func() plan.Probe, c *Config, algorithm string) {
+	forced := c.Plans.Get(algorithm)
+	if forced != nil {
+		algorithm = ""
+	}
 	costs := sync.OnceValue(func() *plan.Topology {
 		if probe == nil {
 			return t
@@ -56,12 +63,25 @@ func (p *plans) init(t *plan.Topology, probe func() plan.Probe, policy plan.Poli
 		}
 		return measured
 	})
-	*p = plans{topo: t, costs: costs, policy: policy, choices: map[class]choice{}, shared: map[plan.Key]plan.Compiled{}, own: map[ownKey]plan.Compiled{}}
+	*p = plans{topo: t, costs: costs, policy: policyOf(algorithm, c.Choice, c.Reproducible), choices: map[class]choice{},
+		shared: map[plan.Key]plan.Compiled{}, own: map[ownKey]plan.Compiled{}, library: c.Plans, forced: forced}
 }
 
 // algorithm is the algorithm for a round. One choice is made for all ranks.
 func (p *plans) algorithm(rd *round) (string, error) {
 	c := rd.firstCall()
+	if p.library != nil {
+		e, err := p.imported(func(yield func(*kolo.Call) bool) {
+			for _, t := range rd.tickets {
+				if t != nil && !yield(&t.call) {
+					return
+				}
+			}
+		})
+		if e != nil || err != nil {
+			return e.Name, err
+		}
+	}
 	k := class{collective: c.Collective, dtype: c.DType, op: c.Op.Kind, size: uint8(bits.Len64(uint64(volume(c))))}
 	if c.Collective.Base() == kolo.AllToAll {
 		for _, t := range rd.tickets {
@@ -113,6 +133,9 @@ func (p *plans) choose(c *kolo.Call, inPlace bool) (plan.Choice, error) {
 
 // program is the Program of one rank's call.
 func (p *plans) program(t *ticket, algorithm string) (plan.Compiled, error) {
+	if e := p.library.Get(algorithm); e != nil {
+		return e.Program(t.group.rank, t.call.InPlace), nil
+	}
 	k := plan.KeyOf(&t.call, algorithm)
 	k.Scale = k.Scale && !p.scalesInFold()
 	me := t.group.rank
@@ -136,7 +159,16 @@ func (p *plans) program(t *ticket, algorithm string) (plan.Compiled, error) {
 }
 
 // choose is the choice for a call, with its reasons.
-func (h *hub) choose(c *kolo.Call) (plan.Choice, error) { return h.plans.choose(c, c.InPlace) }
+func (h *hub) choose(c *kolo.Call) (plan.Choice, error) {
+	p := &h.plans
+	if p.library != nil {
+		e, err := p.imported(func(yield func(*kolo.Call) bool) { yield(c) })
+		if e != nil {
+			return p.explain(e, c), err
+		}
+	}
+	return p.choose(c, c.InPlace)
+}
 
 // scalesInFold says that the fold which joins the elements of all ranks multiplies
 // them for PreMulSum, as the medium does. A step of its own would round the products of

@@ -120,6 +120,7 @@ var layers = []*layer{
 		{root, "calls, memory, errors"},
 		{"actor", "rank actors and hubs"},
 		{"plan", "what to do"},
+		{"plan/msccl", "a directory of plans from outside"},
 		{"channel", "how it gets there"},
 		{"channel/hccs", "ranks of one process need no other driver"},
 		{"npu", "device buffers"},
