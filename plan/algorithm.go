@@ -19,6 +19,8 @@ type Algorithm struct {
 	// parts is the number of blocks that a chunk (or the whole vector, where the
 	// collective has one chunk) of p ranks is cut into.
 	parts func(c kolo.Collective, p int) int
+	// blocks is what parts is where it depends on where the ranks are; nil: parts says it.
+	blocks func(c kolo.Collective, t *Topology) int
 	// cuts is the number of pieces that follow each other through a pipeline for a
 	// vector of so many bytes; each of parts is cut into that many. nil: one.
 	cuts func(size int64) int
@@ -45,8 +47,10 @@ type phases map[kolo.Collective]phase
 // table is every algorithm, in the order in which ties are decided.
 var table = slices.Concat(
 	[]*Algorithm{ring, ringBidir, meshOneShot, mesh, tree, doubleTree, recursiveDoubling,
-		halvingDoubling, nhr, nb, star, pairwise, bruck},
+		halvingDoubling, nhr, nb, star, pairwise, bruck, pat, swing, multiRing, scatterRing, chain, binomial, torus},
 	hierarchical([]*Algorithm{ring, mesh, nhr}, []*Algorithm{ring, nhr, recursiveDoubling, doubleTree, mesh}),
+	[]*Algorithm{threeLevel(ring, ring, ring), threeLevel(ring, nhr, ring), threeLevel(ring, nhr, nhr),
+		threeLevel(mesh, nhr, ring), threeLevel(mesh, nhr, nhr), ahc, pipeline, hierAllToAll},
 	[]*Algorithm{fabric},
 )
 
@@ -150,9 +154,11 @@ func KeyOf(c *kolo.Call, algorithm string) Key {
 	if c.Collective.Rooted() {
 		k.Root = c.Root
 	}
-	switch algorithm {
+	switch size := c.Count * int64(c.DType.Size()); algorithm {
 	case tree.Name, doubleTree.Name:
-		k.Cuts = treeCuts(c.Count * int64(c.DType.Size()))
+		k.Cuts = treeCuts(size)
+	case chain.Name:
+		k.Cuts = chainCuts(size)
 	}
 	return k
 }
@@ -179,6 +185,9 @@ func Compile(k Key, t *Topology, rank kolo.Rank) (Compiled, bool, error) {
 	}
 	r := request{collective: base, ranks: n, rank: rank, root: k.Root, inPlace: k.InPlace,
 		scale: k.Scale && a != fabric, parts: a.parts(base, n), cuts: 1}
+	if a.blocks != nil {
+		r.parts = a.blocks(base, t)
+	}
 	if a.cuts != nil {
 		r.cuts = max(k.Cuts, 1)
 		r.parts *= r.cuts

@@ -15,14 +15,14 @@ import (
 // computed by a round-by-round simulation that shares nothing with this package.
 // (Of NHR the same figures hold for NB.)
 const goldenTimes = `
-bytes     ranks  ring     nhr      halving-doubling  recursive-doubling  mesh-oneshot  mesh
-4096      8      70.32    30.32    30.32             15.61               6.43          10.32
-4096      33     320.36   60.36    60.73             36.39               11.55         10.36
-1048576   7      140.89   110.89   195.15            219.23              319.57        90.89
-1048576   8      152.58   112.58   112.58            172.29              372.00        92.58
-1048576   64     722.90   152.90   152.90            344.57              3308.01       102.90
-67108864  8      5354.82  5314.82  5314.82           10081.33            23493.1       5294.82
-67108864  33     6176.77  5916.77  11950.85          22852.01            107379        5866.77
+bytes     ranks  ring     nhr      halving-doubling  recursive-doubling  mesh-oneshot  mesh      pat
+4096      8      70.32    30.32    30.32             15.61               6.43          10.32     30.32
+4096      33     320.36   60.36    60.73             36.39               11.55         10.36     170.36
+1048576   7      140.89   110.89   195.15            219.23              319.57        90.89     110.89
+1048576   8      152.58   112.58   112.58            172.29              372.00        92.58     112.58
+1048576   64     722.90   152.90   152.90            344.57              3308.01       102.90    262.90
+67108864  8      5354.82  5314.82  5314.82           10081.33            23493.1       5294.82   5314.82
+67108864  33     6176.77  5916.77  11950.85          22852.01            107379        5866.77   6026.77
 `
 
 func TestTermsAgainstSimulatedTimes(t *testing.T) {
@@ -94,7 +94,7 @@ func TestHierarchyCarriesLittleBetweenServers(t *testing.T) {
 func TestTermsCountWhatIsSent(t *testing.T) {
 	for _, p := range []int{2, 3, 6, 8, 13} {
 		topo := OneServer(p)
-		for _, name := range []string{"ring", "ring-bidir", "mesh", "nhr", "nb", "pairwise", "bruck", "mesh-oneshot"} {
+		for _, name := range []string{"ring", "ring-bidir", "mesh", "nhr", "nb", "pairwise", "bruck", "mesh-oneshot", "pat", "multi-ring"} {
 			a, err := Lookup(name)
 			require.NoError(t, err)
 			for _, c := range []kolo.Collective{kolo.AllReduce, kolo.ReduceScatter, kolo.AllGather, kolo.AllToAll} {

@@ -281,7 +281,8 @@ func hcclSpelling(name string) string {
 //	in racks     x       y       z         hier:x+y+z; without z, hier:x+y
 //
 // Level 2 counts only where there are several racks, and a level 0 only where some
-// server holds several ranks. AHC at level 1 is AHC everywhere, as in HCCL. What is
+// server holds several ranks. AHC at level 1 is AHC everywhere, as in HCCL, and
+// pipeline at level 1 has a level 0 of its own. What is
 // said of all or the other operators does not bind Barrier, which HCCL has not.
 // Levels that make no algorithm of this package are ErrUnsupported.
 func (h HCCLAlgo) For(c kolo.Collective, t *Topology) (string, error) {
@@ -302,7 +303,7 @@ func (h HCCLAlgo) forAmong(c kolo.Collective, t *Topology, built algorithmList) 
 	l0, l1, l2 := r.level[0], r.level[1], r.level[2]
 	servers, racks := distinct(t.Server), distinct(t.Rack)
 	switch {
-	case l1 == "ahc":
+	case l1 == "ahc", l1 == "pipeline" && servers > 1:
 		return l1, nil
 	case servers == 1 && l0 != "":
 		return l0, nil

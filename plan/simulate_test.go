@@ -194,7 +194,11 @@ func TestSimulateAgreesWithTheEstimate(t *testing.T) {
 					continue
 				}
 				got := simulated(t, row.Name, topo, bytesCall(c, size, n)).Total
-				if ratio := float64(got) / float64(row.Cost); ratio < 0.45 || ratio > 1.6 {
+				low := 0.45
+				if a == chain { // many pieces
+					low = 0.2
+				}
+				if ratio := float64(got) / float64(row.Cost); ratio < low || ratio > 1.6 {
 					t.Errorf("%s %v of %d ranks: %v, estimated %v", row.Name, c, n, got, row.Cost)
 				}
 			}

@@ -149,10 +149,10 @@ func triples() []matrixCase {
 	for p, at := range matrixPlaces {
 		several := len(at.topo.Groups()) > 1 && at.topo.EqualServers()
 		for a, by := range matrixAlgorithms {
-			if several && !strings.HasPrefix(by.Name, "hier:") {
-				continue
-			}
 			for k, of := range matrixCollectives {
+				if several && by.Serves(of, plan.OneServer(at.topo.Ranks())) == nil {
+					continue
+				}
 				if by.Serves(of, at.topo) == nil {
 					out = append(out, matrixCase{atPlace: p, byAlgorithm: a, ofCollective: k})
 				}
