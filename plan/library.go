@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"hash/fnv"
 
 	"github.com/kolo-ccl/kolo"
 )
@@ -114,14 +113,19 @@ func (l *Library) Entries() []*Entry {
 // Digest is a number that two libraries share only if the same calls take the same
 // plans of them.
 func (l *Library) Digest() uint64 {
-	h := fnv.New64a()
-	for _, e := range l.Entries() {
-		fmt.Fprintf(h, "%q %+v %d %v %v %d %d\n", e.Name, e.Key, e.Ranks, e.InPlace, e.OutOfPlace, e.MinBytes, e.MaxBytes)
-		for _, c := range e.programs[1] {
-			fmt.Fprint(h, c.Program)
+	h := fnv(fnvOffset)
+	text := func(s string) {
+		for _, c := range []byte(s) {
+			h.add(uint64(c))
 		}
 	}
-	return h.Sum64()
+	for _, e := range l.Entries() {
+		text(fmt.Sprintf("%q %+v %d %v %v %d %d\n", e.Name, e.Key, e.Ranks, e.InPlace, e.OutOfPlace, e.MinBytes, e.MaxBytes))
+		for _, c := range e.programs[1] {
+			text(c.Program.String())
+		}
+	}
+	return uint64(h)
 }
 
 // Get is the entry of a name, or nil.
