@@ -10,6 +10,14 @@ import (
 )
 
 // New says that this program was built without the binding.
-func New(Config) (npu.Driver, error) {
-	return nil, fmt.Errorf("%w: this program was built without AscendCL: for another system than linux/amd64 and linux/arm64, or with the tag noacl", kolo.ErrUnsupported)
+func New(Config) (npu.Driver, error) { return nil, errLeftOut() }
+
+func errLeftOut() error {
+	return fmt.Errorf("%w: this program was built without AscendCL: for another system than linux/amd64 and linux/arm64, or with the tag noacl", kolo.ErrUnsupported)
+}
+
+// bound says that there are none.
+func (r *Report) bound(Config) {
+	r.Library = Part{Name: libraryName, Err: errLeftOut()}
+	r.DCMI = Part{Name: "libdcmi.so", Err: errLeftOut()}
 }

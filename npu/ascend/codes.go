@@ -42,6 +42,8 @@ func (e *Error) Unwrap() error {
 		return kolo.ErrLimit
 	case Timeout:
 		return kolo.ErrDeadline
+	case PeerLost:
+		return kolo.ErrLost
 	case DeviceLost:
 		return npu.ErrLost
 	}
@@ -58,6 +60,7 @@ const (
 	Resource         // something ran out, or may not be used: later, or less
 	Timeout          // it did not end in time
 	Fault            // a task failed: the stream is dead, the device is not
+	PeerLost         // a link or the device at its other end: the stream is dead, this device is not
 	DeviceLost       // nothing on the device can be relied on
 )
 
@@ -74,6 +77,8 @@ func (c Class) String() string {
 		return "not in time"
 	case Fault:
 		return "a task failed"
+	case PeerLost:
+		return "a link or a peer is lost"
 	case DeviceLost:
 		return "device lost"
 	}
@@ -188,13 +193,13 @@ var codes = []code{
 	{507053, DeviceLost, "error of device memory"},
 	{507054, DeviceLost, "several bits of memory wrong (ECC)"},
 	{507055, DeviceLost, "suspected error of device memory"},
-	{507056, DeviceLost, "error of a link"},
-	{507057, DeviceLost, "suspected error of a peer"},
+	{507056, PeerLost, "error of a link"},
+	{507057, PeerLost, "suspected error of a peer"},
 	{507899, Fault, "internal error of the kernel driver"},
 	{507900, Fault, "internal error of an AI CPU"},
 	{507901, DeviceLost, "connection to the device closed"},
 	{507904, Fault, "collective not repeated with success"},
-	{507914, DeviceLost, "error of a port"},
+	{507914, PeerLost, "error of a port"},
 }
 
 // Codes lists the documented error numbers that are known here, ascending, without 0.

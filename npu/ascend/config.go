@@ -1,6 +1,7 @@
 package ascend
 
 import (
+	"context"
 	"fmt"
 	"path"
 	"strings"
@@ -25,6 +26,9 @@ type Config struct {
 	// Patience is the longest that a call of a library may take before who waits for it
 	// gets kolo.ErrDeadline. 0 means a minute.
 	Patience time.Duration
+	// Run runs npu-smi and hccn_tool for Inspect and gives what they print. nil: they
+	// are run as programs.
+	Run func(ctx context.Context, name string, arg ...string) ([]byte, error)
 }
 
 // libraryName is what AscendCL's library is called.

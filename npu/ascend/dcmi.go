@@ -39,6 +39,9 @@ const (
 // there are.
 func loadDCMI(places []string) (*dcmi, error) {
 	var tried []string
+	if len(places) == 0 {
+		return nil, fmt.Errorf("%w: DCMI is not asked", kolo.ErrUnsupported)
+	}
 	for _, p := range places {
 		h, err := purego.Dlopen(p, purego.RTLD_NOW|purego.RTLD_GLOBAL)
 		if err != nil {

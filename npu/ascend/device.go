@@ -24,6 +24,7 @@ type device struct {
 
 	blocks   npu.Blocks
 	raw      map[uint64]uintptr // what aclrtMalloc gave, by address
+	keys     map[uint64][]byte  // of memory of other processes, by address
 	used     int64
 	streams  []*stream // that are not closed
 	handles  int       // events and notifies that are not closed
@@ -67,7 +68,7 @@ const (
 )
 
 func newDevice(v *Driver, index int) *device {
-	return &device{v: v, index: index, raw: map[uint64]uintptr{}, peers: map[int]bool{}, alive: map[uintptr]bool{},
+	return &device{v: v, index: index, raw: map[uint64]uintptr{}, keys: map[uint64][]byte{}, peers: map[int]bool{}, alive: map[uintptr]bool{},
 		work: make(chan struct{}, 1), serve: make(chan struct{}, 1), ended: make(chan struct{}), reported: make(chan struct{}), stop: make(chan struct{})}
 }
 
@@ -135,7 +136,9 @@ func (d *device) Free(m kolo.Memory) error {
 	case m.Space != d.info.Space:
 		err = fmt.Errorf("%w: the memory is of space %d, this device's is %d", npu.ErrForeign, m.Space, d.info.Space)
 	default:
-		if _, err = d.blocks.Remove(m); err == nil {
+		if d.keys[m.Addr] != nil {
+			err = fmt.Errorf("%w: the memory is another process's; Unimport it", kolo.ErrArgument)
+		} else if _, err = d.blocks.Remove(m); err == nil {
 			raw = d.raw[m.Addr]
 			delete(d.raw, m.Addr)
 			d.used -= m.Size

@@ -423,11 +423,11 @@ func (r *run) ended(t channel.Turn, l *lane, err error) {
 	if r.left.Add(-1) > 0 {
 		return
 	}
-	err = nil
+	var cause error
 	if p := r.err.Load(); p != nil {
-		err = fmt.Errorf("a move between devices: %w", *p)
+		cause = fmt.Errorf("a move between devices: %w", *p)
 	}
-	r.job.Done(t, err)
+	r.job.Done(t, cause)
 	r.e.open.Done()
 }
 

@@ -171,8 +171,10 @@ func TestEveryCode(t *testing.T) {
 			} else if err := judge(err, function, code); err != nil {
 				t.Fatalf("%s with %d: %v", function, code, err)
 			}
-			if ascend.ClassOf(code) == ascend.DeviceLost && function != "aclrtMalloc" {
+			if ascend.ClassOf(code) == ascend.DeviceLost {
 				require.ErrorIs(t, r.devices[0].Health().Err, npu.ErrLost)
+			} else {
+				require.NoError(t, r.devices[0].Health().Err, "%s with %d", function, code)
 			}
 			if r.devices[0].Health().Err != nil {
 				r.ok(r.devices[0].Close(r.ctx))
@@ -194,6 +196,7 @@ func judge(err error, function string, code int32) error {
 		ascend.Resource:   {kolo.ErrLimit},
 		ascend.Timeout:    {kolo.ErrDeadline},
 		ascend.Fault:      {npu.ErrFault},
+		ascend.PeerLost:   {kolo.ErrLost},
 		ascend.DeviceLost: {npu.ErrLost},
 	}
 	is := false

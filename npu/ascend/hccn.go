@@ -38,33 +38,30 @@ var portItems = []string{"-ip", "-link", "-speed", "-mtu", "-mac", "-lldp"}
 
 // ParsePort reads what hccn_tool has printed for one of its items, which are -ip,
 // -link, -speed, -mtu, -mac and -lldp, into a port. The output may be that of several
-// items: what is not known is passed over. What cannot be is an error, and a line that
-// is cut off gives nothing.
+// items, with -lldp last: what is not known is passed over, what cannot be is an error.
 func (p *Port) ParsePort(text string) error {
-	section := ""
+	section := "" // of LLDP's list, which tells of the other end
 	for at, line := range strings.Split(text, "\n") {
-		line = strings.TrimRight(line, "\r\t ")
-		name, value, colon := strings.Cut(strings.TrimSpace(line), ":")
-		value = strings.TrimSpace(value)
-		if err := p.field(strings.ToLower(strings.TrimSpace(name)), value, colon); err != nil {
-			return fmt.Errorf("%w: line %d of hccn_tool's output: %w", kolo.ErrArgument, at+1, err)
-		}
+		line = strings.TrimSpace(line)
+		name, value, colon := strings.Cut(line, ":")
+		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
 		switch {
 		case strings.HasSuffix(line, "TLV"):
-			section = strings.TrimSpace(line)
+			section = line
 		case section == "Port ID TLV" && colon && strings.EqualFold(name, "Ifname"):
-			p.Outlet, section = value, ""
-		case section == "System Name TLV" && strings.TrimSpace(line) != "":
-			p.Switch, section = strings.TrimSpace(line), ""
+			p.Outlet = value
+		case section == "System Name TLV" && line != "":
+			p.Switch, section = line, "done"
+		case section == "" && colon && value != "":
+			if err := p.field(strings.ToLower(name), value); err != nil {
+				return fmt.Errorf("%w: line %d of hccn_tool's output: %w", kolo.ErrArgument, at+1, err)
+			}
 		}
 	}
 	return nil
 }
 
-func (p *Port) field(name, value string, colon bool) (err error) {
-	if !colon || value == "" {
-		return nil
-	}
+func (p *Port) field(name, value string) (err error) {
 	switch name {
 	case "ipaddr":
 		p.Address, err = netip.ParseAddr(value)
@@ -76,7 +73,7 @@ func (p *Port) field(name, value string, colon bool) (err error) {
 		p.Speed, err = speed(value)
 	case "mtu":
 		p.MTU, err = number(strings.TrimPrefix(value, "mtu "))
-	case "mac addr", "mac":
+	case "mac addr":
 		var m net.HardwareAddr
 		if m, err = net.ParseMAC(value); err == nil {
 			p.MAC = m.String()

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/npu"
@@ -55,6 +56,9 @@ func (d *device) do(f func() error, undo func()) error {
 	}
 	d.push(func() {
 		result := f()
+		if errors.Is(result, npu.ErrLost) {
+			d.lose(result)
+		}
 		if !state.CompareAndSwap(0, 1) {
 			if result == nil && undo != nil {
 				undo()
@@ -318,14 +322,17 @@ func (d *device) finish() {
 		return
 	}
 	d.v.mu.Lock()
-	streams, raw := d.streams, d.raw
-	d.streams, d.events, d.raw, d.blocks, d.used = nil, nil, nil, npu.Blocks{}, 0
+	streams, raw, keys := d.streams, d.raw, d.keys
+	d.streams, d.events, d.raw, d.keys, d.blocks, d.used = nil, nil, nil, nil, npu.Blocks{}, 0
 	d.v.mu.Unlock()
 	for _, s := range streams {
 		s.destroy()
 	}
 	for e := range d.alive {
 		_ = lib.call(fnDestroyEvent, e) // goes with the device
+	}
+	for _, k := range keys {
+		_ = lib.call(fnIpcMemClose, uintptr(unsafe.Pointer(&k[0])))
 	}
 	for _, p := range raw {
 		_ = lib.call(fnFree, p)

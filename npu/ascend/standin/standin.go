@@ -127,6 +127,9 @@ func (l *Library) Violations() string {
 	return s
 }
 
+// Forget forgets the violations, for a test that has made them.
+func (l *Library) Forget() { purego.SyscallN(l.reset) }
+
 // Inject has one call of a function fail with a code, after skip calls that do not.
 func (l *Library) Inject(function string, code int32, skip int) {
 	p := cstring(function)

@@ -1,0 +1,185 @@
+//go:build linux && (amd64 || arm64) && !noacl
+
+package ascend
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/npu"
+)
+
+// keySize is the room for a key of AscendCL's memory or notify.
+const keySize = 65
+
+// flags of keys.
+const (
+	exportAnyProcess = 1 // the importing process need not be named
+	importPeerAccess = 1
+	notifyAnyProcess = 2
+	notifyPeerAccess = 2
+	eventIPC         = 0x40
+)
+
+// Export makes a key for memory, the whole or a part of what an Alloc gave, by which
+// another process of this host reaches it. pids are the processes that may; none
+// means all that have the key. The memory is not freed before they have closed it.
+func (v *Driver) Export(m kolo.Memory, pids ...int) (key []byte, err error) {
+	d, err := v.owner(m)
+	if err == nil {
+		err = d.do(func() error {
+			k := make([]byte, keySize)
+			flags := uintptr(0)
+			if len(pids) == 0 {
+				flags = exportAnyProcess
+			}
+			if err := v.lib.call(fnIpcMemGetExportKey, uintptr(m.Addr), uintptr(m.Size), uintptr(unsafe.Pointer(&k[0])), keySize, flags); err != nil {
+				return err
+			}
+			if len(pids) > 0 {
+				list := make([]int32, len(pids))
+				for i, p := range pids {
+					list[i] = int32(p)
+				}
+				if err := v.lib.call(fnIpcMemSetImportPid, uintptr(unsafe.Pointer(&k[0])), uintptr(unsafe.Pointer(&list[0])), uintptr(len(list))); err != nil {
+					return err
+				}
+			}
+			key, _, _ = bytes.Cut(k, []byte{0})
+			return nil
+		}, nil)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("export memory: %w", err)
+	}
+	return key, nil
+}
+
+// owner is the device that memory is of.
+func (v *Driver) owner(m kolo.Memory) (*device, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	d, _, err := v.locate(m)
+	if err == nil && (d == nil || m.Size == 0) {
+		err = fmt.Errorf("%w: %d bytes of space %d", npu.ErrForeign, m.Len(), m.Space)
+	}
+	return d, err
+}
+
+// Import reaches memory of another process, of size bytes, by its key: it is used as
+// memory of the device, whose streams alone copy it. Close it with Unimport.
+func (v *Driver) Import(dev npu.Device, key []byte, size int64) (kolo.Memory, error) {
+	fail := func(err error) (kolo.Memory, error) {
+		return kolo.Memory{}, fmt.Errorf("import memory: %w", err)
+	}
+	d, ok := dev.(*device)
+	if !ok || d.v != v {
+		return fail(fmt.Errorf("%w: the device is of another driver", npu.ErrForeign))
+	}
+	if size <= 0 || len(key) == 0 || len(key) >= keySize {
+		return fail(fmt.Errorf("%w: a key of %d bytes for %d bytes of memory", kolo.ErrArgument, len(key), size))
+	}
+	k := append(bytes.Clone(key), 0)
+	var at uintptr
+	err := d.do(func() (err error) {
+		at, err = v.lib.made(fnIpcMemImportByKey, uintptr(unsafe.Pointer(&k[0])), importPeerAccess)
+		return err
+	}, func() { _ = v.lib.call(fnIpcMemClose, uintptr(unsafe.Pointer(&k[0]))) }) // nobody has used it
+	if err != nil {
+		return fail(err)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	m := kolo.Memory{Space: d.info.Space, Addr: uint64(at), Size: size}
+	if d.closed {
+		return fail(d.trouble())
+	}
+	if _, err := d.blocks.Find(m); err == nil {
+		return fail(fmt.Errorf("%w: the memory at %#x is this process's own", kolo.ErrArgument, at))
+	}
+	d.blocks.Add(&npu.Block{Addr: m.Addr, Size: size})
+	d.keys[m.Addr] = k
+	return m, nil
+}
+
+// Unimport closes memory that was imported. It is refused with npu.ErrBusy while a
+// task uses it.
+func (v *Driver) Unimport(m kolo.Memory) error {
+	v.mu.Lock()
+	d := v.spaces[m.Space]
+	var k []byte
+	err := fmt.Errorf("%w: it was not imported", kolo.ErrArgument)
+	if d != nil && d.keys[m.Addr] != nil {
+		if _, err = d.blocks.Remove(m); err == nil {
+			k = d.keys[m.Addr]
+			delete(d.keys, m.Addr)
+		}
+	}
+	v.mu.Unlock()
+	if err == nil {
+		err = d.do(func() error { return v.lib.call(fnIpcMemClose, uintptr(unsafe.Pointer(&k[0]))) }, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("close imported memory: %w", err)
+	}
+	return nil
+}
+
+// What follows is AscendCL's notify and event between processes: for the device's
+// thread, as every call with a stream.
+
+func (l *library) newNotify() (uintptr, error) { return l.made(fnCreateNotify, 0, 0) }
+
+func (l *library) recordNotify(n, stream uintptr) error { return l.call(fnRecordNotify, n, stream) }
+
+// waitNotify holds a stream until the notify is set, and resets it; 0 is without end.
+func (l *library) waitNotify(n, stream uintptr, limit time.Duration) error {
+	return l.call(fnWaitAndResetNotify, n, stream, uintptr(limit.Milliseconds()))
+}
+
+func (l *library) notifyID(n uintptr) (id uint32, err error) {
+	err = l.call(fnGetNotifyId, n, uintptr(unsafe.Pointer(&id)))
+	return id, err
+}
+
+func (l *library) exportNotify(n uintptr, pids ...int32) ([]byte, error) {
+	k := make([]byte, keySize)
+	flags := uintptr(0)
+	if len(pids) == 0 {
+		flags = notifyAnyProcess
+	}
+	err := l.call(fnNotifyGetExportKey, n, uintptr(unsafe.Pointer(&k[0])), keySize, flags)
+	if err == nil && len(pids) > 0 {
+		err = l.call(fnNotifySetImportPid, n, uintptr(unsafe.Pointer(&pids[0])), uintptr(len(pids)))
+	}
+	return k, err
+}
+
+func (l *library) importNotify(key []byte) (uintptr, error) {
+	return l.made(fnNotifyImportByKey, uintptr(unsafe.Pointer(&key[0])), notifyPeerAccess)
+}
+
+// exportEvent makes an event that another process opens, and its handle.
+func (l *library) exportEvent() (e uintptr, h *eventHandle64, err error) {
+	if e, err = l.made(fnCreateEventExWithFlag, eventIPC, 0); err != nil {
+		return 0, nil, err
+	}
+	h = &eventHandle64{}
+	return e, h, l.call(fnIpcGetEventHandle, e, uintptr(unsafe.Pointer(h)))
+}
+
+// importEvent opens an event of another process. The handle goes by value, which only
+// a registered function does.
+func (l *library) importEvent(h *eventHandle64) (uintptr, error) {
+	if l.opened == nil {
+		return 0, fmt.Errorf("%w: %s has no %s", kolo.ErrUnsupported, l.path, symbols[fnIpcOpenEventHandle])
+	}
+	var e uintptr
+	if r := l.opened(h, &e); r != 0 {
+		return 0, &Error{Call: symbols[fnIpcOpenEventHandle], Code: r}
+	}
+	return e, nil
+}
