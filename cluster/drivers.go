@@ -1,0 +1,179 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
+	_ "github.com/kolo-ccl/kolo/channel/shm" // linked in
+	_ "github.com/kolo-ccl/kolo/channel/tcp" // linked in
+)
+
+// channelMap is the driver of a World of several processes: it leaves each pair of ranks
+// to the driver that joins them best.
+type channelMap struct {
+	names   []string // of drivers
+	drivers []channel.Driver
+	by      []int // the driver of each process's ranks, by process number
+	process []int // of each world rank
+}
+
+// inside is the driver between the ranks of one process.
+const inside = "hccs"
+
+// preferred are the drivers between processes, best first.
+func preferred() []string { return []string{"shm", "tcp"} }
+
+// Link is the kind of the slowest link.
+func (m *channelMap) Link() kolo.Link {
+	link := kolo.LinkSelf
+	for _, i := range m.by {
+		link = max(link, m.drivers[i].Link())
+	}
+	return link
+}
+
+// Open opens an endpoint of each driver.
+func (m *channelMap) Open(rank kolo.Rank) (channel.Endpoint, error) {
+	e := &mapEndpoint{m: m, ends: make([]channel.Endpoint, len(m.drivers))}
+	for i, d := range m.drivers {
+		if !slices.Contains(m.by, i) {
+			continue
+		}
+		end, err := d.Open(rank)
+		if err != nil {
+			e.Close()
+			return nil, fmt.Errorf("%s: %w", m.names[i], err)
+		}
+		e.ends[i] = end
+	}
+	return e, nil
+}
+
+// Close closes the drivers.
+func (m *channelMap) Close() error {
+	var errs []error
+	for i := len(m.drivers) - 1; i >= 0; i-- {
+		errs = append(errs, m.drivers[i].Close())
+	}
+	return errors.Join(errs...)
+}
+
+// mapEndpoint is a rank's end by all drivers.
+type mapEndpoint struct {
+	m    *channelMap
+	ends []channel.Endpoint
+}
+
+// Connect connects by the driver of the peer's process.
+func (e *mapEndpoint) Connect(peer kolo.Rank) (channel.Conn, error) {
+	return e.ends[e.m.by[e.m.process[peer]]].Connect(peer)
+}
+
+// Close closes the ends.
+func (e *mapEndpoint) Close() {
+	for _, end := range e.ends {
+		if end != nil {
+			end.Close()
+		}
+	}
+}
+
+// poller is a channelMap of which a driver can be polled by a rank that waits.
+type poller struct {
+	*channelMap
+	by channel.Poller
+}
+
+// Poll polls the driver that can be.
+func (p *poller) Poll(done *atomic.Uint32) { p.by.Poll(done) }
+
+// openDrivers opens the driver inside the process and those between processes that are
+// linked in, or those that are asked for.
+func openDrivers(c channel.Config, transport string) (m *channelMap, err error) {
+	m = &channelMap{}
+	want := preferred()
+	if transport != "" {
+		want = strings.Split(transport, ",")
+	}
+	var why []error
+	for _, name := range append([]string{inside}, want...) {
+		d, err := channel.Open(name, c)
+		if err != nil {
+			if why = append(why, err); transport == "" && errors.Is(err, kolo.ErrUnsupported) {
+				continue // it is not linked in, or not for this system
+			}
+			return nil, errors.Join(err, m.Close())
+		}
+		if _, ok := d.(channel.Remote); !ok && name != inside {
+			return nil, errors.Join(fmt.Errorf("%w: the driver %s does not join processes", kolo.ErrArgument, name), d.Close(), m.Close())
+		}
+		m.names, m.drivers = append(m.names, name), append(m.drivers, d)
+	}
+	if len(m.drivers) < 2 {
+		return nil, errors.Join(append(why, fmt.Errorf("%w: no driver between processes", kolo.ErrUnsupported), m.Close())...)
+	}
+	return m, nil
+}
+
+// addresses are what the drivers between processes tell the others.
+func (m *channelMap) addresses() (map[string][]byte, error) {
+	out := map[string][]byte{}
+	for i, d := range m.drivers[1:] {
+		a, err := d.(channel.Remote).Address()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", m.names[i+1], err)
+		}
+		out[m.names[i+1]] = a
+	}
+	return out, nil
+}
+
+// choose decides which driver joins this process to each other one, and tells the
+// drivers of their peers.
+func (m *channelMap) choose(r *roster, self int, told []intro) error {
+	m.process = r.processes()
+	m.by = make([]int, len(r.Members))
+	peers := make([][]channel.Peer, len(m.drivers))
+	for q := range r.Members {
+		if q == self {
+			continue
+		}
+		i := m.best(&r.Members[self].Host, &r.Members[q].Host, told[q].Drivers)
+		if i < 0 {
+			return fmt.Errorf("%w: rank %s and rank %s have no driver in common; here: %s", kolo.ErrUnsupported,
+				kolo.RankList(r.Members[self].Ranks), kolo.RankList(r.Members[q].Ranks), strings.Join(m.names[1:], ", "))
+		}
+		m.by[q] = i
+		for _, k := range r.Members[q].Ranks {
+			peers[i] = append(peers[i], channel.Peer{Rank: k, Address: told[q].Drivers[m.names[i]]})
+		}
+	}
+	for i, list := range peers {
+		if len(list) == 0 {
+			continue
+		}
+		if err := m.drivers[i].(channel.Remote).Meet(list); err != nil {
+			return fmt.Errorf("%s: %w", m.names[i], err)
+		}
+	}
+	return nil
+}
+
+// best is the first driver that two processes share and that joins their hosts, or -1.
+// Both choose alike: the order is the same and so is what is looked at.
+func (m *channelMap) best(a, b *Host, theirs map[string][]byte) int {
+	for i, d := range m.drivers[1:] {
+		if d.Link() == kolo.LinkSHM && (a.Machine != b.Machine || a.Network != b.Network || a.User != b.User) {
+			continue
+		}
+		if _, ok := theirs[m.names[i+1]]; ok {
+			return i + 1
+		}
+	}
+	return -1
+}

@@ -1,0 +1,335 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/kolo-ccl/kolo"
+)
+
+// link is the stream between this process and another: what the hubs tell each other,
+// and heartbeats. It is dialled once by the process of the higher number and never again:
+// if it breaks, the other process is lost.
+type link struct {
+	p      *Process
+	peer   int
+	s      stream
+	hangUp func() // ends the stream at once
+	finish func() // nothing more is sent
+
+	intro chan intro
+	ready chan struct{}
+	seen  atomic.Int64  // when a frame came last, in nanoseconds since the epoch
+	ended chan struct{} // the reader has ended
+
+	mu     sync.Mutex
+	queue  [][]byte // messages of package rank
+	frames [][]byte // other frames, which come first
+	bytes  int
+	closed error
+	bye    bool // frames and queue are to be sent, and no more
+	wake   chan struct{}
+	sent   chan struct{} // the writer has ended
+}
+
+func newLink(p *Process, peer int, s stream, hangUp, finish func()) *link {
+	l := &link{p: p, peer: peer, s: s, hangUp: hangUp, finish: finish, intro: make(chan intro, 1), ready: make(chan struct{}),
+		ended: make(chan struct{}), wake: make(chan struct{}, 1), sent: make(chan struct{})}
+	l.seen.Store(time.Now().UnixNano())
+	return l
+}
+
+// tell queues a message. It never blocks.
+func (l *link) tell(message []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed != nil {
+		return l.closed
+	}
+	if l.bytes += len(message); l.bytes > maxQueue {
+		l.closed = fmt.Errorf("%w: %d MiB of control messages wait for the process of %v, which does not read", kolo.ErrLimit, maxQueue>>20, l.member())
+		l.p.hurt(l.peer, l.closed)
+		return l.closed
+	}
+	l.queue = append(l.queue, message)
+	l.poke()
+	return nil
+}
+
+// frame queues a frame of another kind.
+func (l *link) frame(kind byte, body []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed == nil && !l.bye {
+		l.frames = append(l.frames, append([]byte{kind}, body...))
+		l.poke()
+	}
+}
+
+// beat queues a heartbeat, unless something waits to be sent anyway.
+func (l *link) beat() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed == nil && !l.bye && len(l.frames)+len(l.queue) == 0 {
+		l.frames = append(l.frames, []byte{frameBeat})
+		l.poke()
+	}
+}
+
+func (l *link) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// write sends what is queued until the link ends.
+func (l *link) write() {
+	defer close(l.sent)
+	for {
+		l.mu.Lock()
+		frames, queue, bye, closed := l.frames, l.queue, l.bye, l.closed
+		l.frames, l.queue, l.bytes = nil, nil, 0
+		l.mu.Unlock()
+		if closed != nil {
+			return
+		}
+		for len(queue) > 0 {
+			var batch []byte
+			for len(queue) > 0 && len(batch)+len(queue[0]) < maxFrame/2 {
+				batch, queue = appendMessage(batch, queue[0]), queue[1:]
+			}
+			if batch == nil {
+				batch, queue = appendMessage(nil, queue[0]), queue[1:]
+			}
+			frames = append(frames, batch)
+		}
+		for _, f := range frames {
+			if err := send(l.s, f); err != nil {
+				l.p.hurt(l.peer, plainly(err))
+				return
+			}
+		}
+		if bye {
+			if err := send(l.s, []byte{frameBye}); err == nil {
+				l.finish()
+			}
+			return
+		}
+		select {
+		case <-l.wake:
+		case <-l.ended:
+			return
+		}
+	}
+}
+
+// read takes what comes until the stream ends.
+func (l *link) read() {
+	defer close(l.ended)
+	for {
+		b, err := receive(l.s)
+		if err != nil {
+			l.p.hurt(l.peer, fmt.Errorf("its connection has broken: %w", plainly(err)))
+			return
+		}
+		l.seen.Store(time.Now().UnixNano())
+		if err := l.take(b); err != nil {
+			l.p.hurt(l.peer, err)
+			return
+		}
+		if len(b) > 0 && b[0] == frameBye {
+			l.p.part(l.peer)
+			return
+		}
+	}
+}
+
+// take handles a frame.
+func (l *link) take(b []byte) error {
+	if len(b) == 0 {
+		return fmt.Errorf("%w: an empty frame", kolo.ErrArgument)
+	}
+	switch b[0] {
+	case frameBeat, frameBye:
+	case frameIntro:
+		var i intro
+		if err := json.Unmarshal(b[1:], &i); err != nil {
+			return fmt.Errorf("%w: an introduction: %w", kolo.ErrArgument, err)
+		}
+		select {
+		case l.intro <- i:
+		default:
+			return fmt.Errorf("%w: a second introduction", kolo.ErrArgument)
+		}
+	case frameReady:
+		select {
+		case <-l.ready:
+		default:
+			close(l.ready)
+		}
+	case frameMessages:
+		list, err := messages(b[1:])
+		if err != nil {
+			return err
+		}
+		l.p.inbox.put(l.peer, list)
+	default:
+		return fmt.Errorf("%w: a frame of kind %d", kolo.ErrArgument, b[0])
+	}
+	return nil
+}
+
+// close ends the link; what is queued is dropped.
+func (l *link) close(cause error) {
+	l.mu.Lock()
+	if l.closed == nil {
+		l.closed = cause
+	}
+	l.poke()
+	l.mu.Unlock()
+	l.hangUp()
+}
+
+// farewell sends what is queued and says that nothing follows.
+func (l *link) farewell() {
+	l.mu.Lock()
+	l.bye = true
+	l.poke()
+	l.mu.Unlock()
+}
+
+func (l *link) member() *Member { return &l.p.roster.Members[l.peer] }
+
+// greet dials a process of a lower number, at each of its addresses until one is it.
+func (p *Process) greet(ctx context.Context, peer int) (*link, error) {
+	it := &p.roster.Members[peer]
+	me := &p.roster.Members[p.self]
+	for {
+		var tried []string
+		for _, a := range candidates(me, it) {
+			l, err := p.greetAt(ctx, a, peer)
+			if err == nil {
+				return l, nil
+			}
+			tried = append(tried, fmt.Sprintf("%s: %v", a, err))
+		}
+		t := time.NewTimer(20 * time.Millisecond)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil, fmt.Errorf("%w: %v cannot be reached from rank %s: %v", kolo.ErrDeadline, it, kolo.RankList(me.Ranks), tried)
+		}
+	}
+}
+
+// greetTime is how long one address has to answer.
+const greetTime = 3 * time.Second
+
+// greetAt dials one address.
+func (p *Process) greetAt(ctx context.Context, address string, peer int) (*link, error) {
+	conn, err := dial(address, p.cfg.TLS)
+	if err != nil {
+		return nil, err
+	}
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	hangUp := func() { cancel(); _ = conn.Close() } // nothing is in flight that matters
+	short, done := context.WithTimeout(ctx, greetTime)
+	defer done()
+	stop := context.AfterFunc(short, cancel)
+	s, err := conn.NewStream(own, streamDesc, methodLink)
+	it := &p.roster.Members[peer]
+	if err == nil {
+		err = send(s, encode(p.greeting(it)))
+	}
+	var b []byte
+	if err == nil {
+		b, err = receive(s)
+	}
+	var g greeting
+	if err == nil {
+		err = json.Unmarshal(b, &g)
+	}
+	if err == nil && (g.Process != peer || g.Nonce != it.Nonce) {
+		err = fmt.Errorf("expected %v of job %q, got process %d of job %q", it, p.roster.Job, g.Process, g.Job)
+	}
+	if err != nil || !stop() {
+		hangUp()
+		if err == nil {
+			err = short.Err()
+		}
+		return nil, plainly(err)
+	}
+	return newLink(p, peer, s, hangUp, func() { _ = s.CloseSend() }), nil // it cannot fail
+}
+
+func (p *Process) greeting(to *Member) greeting {
+	return greeting{Protocol: protocol, Job: p.roster.Job, Epoch: p.roster.Epoch, Process: p.self,
+		Nonce: p.roster.Members[p.self].Nonce, To: to.Nonce}
+}
+
+// serveLink is the stream Link, from a process of a higher number. It may come before
+// this process knows the world.
+func (p *Process) serveLink(s stream) error {
+	b, err := receive(s)
+	if err != nil {
+		return err
+	}
+	var g greeting
+	if err := json.Unmarshal(b, &g); err != nil {
+		return status.Errorf(codes.InvalidArgument, "no greeting: %v", err)
+	}
+	select {
+	case <-p.known:
+	case <-p.closing:
+		return status.Error(codes.Unavailable, "this process is closing")
+	case <-s.Context().Done():
+		return s.Context().Err()
+	}
+	if why := p.stranger(&g); why != "" {
+		return status.Error(codes.FailedPrecondition, why)
+	}
+	if err := send(s, encode(p.greeting(&p.roster.Members[g.Process]))); err != nil {
+		return err
+	}
+	end := make(chan struct{})
+	var once sync.Once
+	l := newLink(p, g.Process, s, func() { once.Do(func() { close(end) }) }, func() {})
+	if !p.welcome(l) {
+		return status.Errorf(codes.AlreadyExists, "process %d has a link already", g.Process)
+	}
+	// The stream ends when this function returns: after the last frame of the writer, or
+	// at once where the link is hung up.
+	select {
+	case <-l.sent:
+	case <-end:
+	}
+	return nil
+}
+
+// stranger says why a greeting is not from a process of this world, or "".
+func (p *Process) stranger(g *greeting) string {
+	r := p.roster
+	me := &r.Members[p.self]
+	switch {
+	case g.Protocol != protocol:
+		return fmt.Sprintf("protocol %d; this process speaks %d", g.Protocol, protocol)
+	case g.Job != r.Job:
+		return fmt.Sprintf("expected job %q, got job %q", r.Job, g.Job)
+	case g.Epoch != r.Epoch:
+		return fmt.Sprintf("stale: expected epoch %d of job %q, got epoch %d", r.Epoch, r.Job, g.Epoch)
+	case g.To != me.Nonce:
+		return fmt.Sprintf("this is %v of job %q: somebody else is meant", me, r.Job)
+	case g.Process <= p.self || g.Process >= len(r.Members) || r.Members[g.Process].Nonce != g.Nonce:
+		return fmt.Sprintf("expected a process of job %q, got somebody who says process %d", r.Job, g.Process)
+	}
+	return ""
+}

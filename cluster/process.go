@@ -1,0 +1,513 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/actor"
+	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/rank"
+)
+
+// Process is this process's part of a World: its ranks, and what joins them to the other
+// processes. It ends when the last of its Worlds is closed.
+type Process struct {
+	cfg     Config
+	address string // of the rendezvous
+	roster  *roster
+	self    int
+	local   *rank.Local
+	drivers *channelMap
+
+	sys     *actor.System
+	heart   actor.Ref[pulse]
+	links   []atomic.Pointer[link] // by process
+	inbox   *inbox
+	server  *server
+	store   *meetServer // the rendezvous, if this process serves it
+	storeOn *server
+	client  *meetClient
+	tasks   sync.WaitGroup
+
+	known   chan struct{} // closed when roster is there
+	linked  chan int      // a process has a link; room for all
+	failed  chan error    // the join; takes one
+	closing chan struct{}
+	once    sync.Once
+}
+
+// Join makes the one rank of this process a part of the world that c describes. It
+// returns when all ranks have come, or by the deadline of Config.Timeout and ctx with who
+// has not. The World is closed by World.Close.
+func Join(ctx context.Context, c Config) (*rank.World, error) {
+	p, err := Open(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	worlds := p.Worlds()
+	if len(worlds) == 1 {
+		return worlds[0], nil
+	}
+	var errs []error
+	for _, w := range worlds {
+		errs = append(errs, w.Close(ctx))
+	}
+	return nil, errors.Join(append(errs, fmt.Errorf("%w: this process has %d ranks: use Open", kolo.ErrArgument, len(worlds)))...)
+}
+
+// Open is Join for any number of ranks in this process. Each of its Worlds is to be closed.
+func Open(ctx context.Context, c Config) (*Process, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	p := &Process{cfg: c, inbox: newInbox(), known: make(chan struct{}), closing: make(chan struct{}), failed: make(chan error, 1)}
+	if err := p.join(ctx); err != nil {
+		if p.local != nil {
+			for _, w := range p.local.Worlds() {
+				_ = w.Close(ctx) // the join has failed: that is what there is to say
+			}
+		}
+		p.shut(false)
+		return nil, fmt.Errorf("join: %w", err)
+	}
+	return p, nil
+}
+
+// Worlds are those of this process's ranks, ascending.
+func (p *Process) Worlds() []*rank.World { return p.local.Worlds() }
+
+// Epoch is the number of this membership: later ones of the job are larger.
+func (p *Process) Epoch() uint64 { return p.roster.Epoch }
+
+// Job is the name of the job.
+func (p *Process) Job() string { return p.roster.Job }
+
+// Number is this process's number, and Members are all processes by number.
+func (p *Process) Number() int { return p.self }
+
+// Members are the processes of the world, by number.
+func (p *Process) Members() []Member { return slices.Clone(p.roster.Members) }
+
+// join does what Open says.
+func (p *Process) join(ctx context.Context) error {
+	h, err := p.listen(ctx)
+	if err != nil {
+		return err
+	}
+	if p.roster, p.client, err = meet(ctx, p.address, p.cfg.TLS, h); err != nil {
+		return err
+	}
+	if p.self = slices.IndexFunc(p.roster.Members, func(m Member) bool { return m.Nonce == h.Member.Nonce }); p.self < 0 || p.roster.Size != p.cfg.Size {
+		return fmt.Errorf("%w: the rendezvous %s has told of another world", kolo.ErrArgument, p.address)
+	}
+	if err := p.live(); err != nil {
+		return err
+	}
+	if err := p.connect(ctx); err != nil {
+		return err
+	}
+	if err := p.open(ctx); err != nil {
+		return err
+	}
+	if err := p.barrier(ctx); err != nil {
+		return err
+	}
+	// ended by shut
+	p.tasks.Go(func() { p.inbox.run(p.local, p.hurt) })
+	p.tellHeart(start{})
+	// ended by shut
+	p.tasks.Go(p.tick)
+	return nil
+}
+
+// listen makes the server of this process and, for rank 0, that of the rendezvous.
+func (p *Process) listen(context.Context) (*hello, error) {
+	c := &p.cfg
+	at, err := c.meetingPoint()
+	if err != nil {
+		return nil, err
+	}
+	p.address = at
+	l, err := listen(c.Listen)
+	if err != nil {
+		return nil, err
+	}
+	p.server = newServer(services{link: p.serveLink}, c.TLS, l)
+	_, text, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil {
+		return nil, err
+	}
+	if c.serves() {
+		if err := p.serveRendezvous(); err != nil {
+			return nil, err
+		}
+	}
+	h := &hello{Protocol: protocol, Job: c.Job, Attempt: c.Attempt, After: c.After, Size: c.Size, Wait: c.Timeout - min(c.Timeout/8, time.Second),
+		Member: Member{Ranks: c.Ranks, Host: thisHost(c.Rack), PID: os.Getpid(), Nonce: rand.Text(), Port: port}}
+	h.Member.Addresses = hostAddresses(c.Advertise, at)
+	if host, _, err := net.SplitHostPort(c.Listen); err == nil && len(c.Advertise) == 0 {
+		if ip := net.ParseIP(host); ip != nil && !ip.IsUnspecified() && !ip.IsLoopback() {
+			h.Member.Addresses = []string{host}
+		}
+	}
+	return h, nil
+}
+
+// serveRendezvous makes this process serve the rendezvous, unless somebody does. A name is
+// not bound to what it resolves to, which on its own host may be loopback.
+func (p *Process) serveRendezvous() error {
+	host, port, err := net.SplitHostPort(p.address)
+	if err != nil {
+		return err
+	}
+	bind := ":" + port
+	if ip := net.ParseIP(host); ip != nil {
+		bind = p.address
+	} else if host == "localhost" {
+		bind = net.JoinHostPort("127.0.0.1", port)
+	}
+	l, err := net.Listen("tcp", bind)
+	if errors.Is(err, syscall.EADDRNOTAVAIL) { // an address behind a translation
+		l, err = net.Listen("tcp", ":"+port)
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil // a standing rendezvous, or another job, which says so
+	}
+	if err != nil {
+		return fmt.Errorf("serve the rendezvous: %w", err)
+	}
+	if p.store, err = newMeetServer(p.cfg.Job); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	p.storeOn = newServer(services{meet: p.store.serve}, p.cfg.TLS, l)
+	return nil
+}
+
+// live makes the heart, and lets processes of higher numbers in.
+func (p *Process) live() error {
+	n := len(p.roster.Members)
+	p.links, p.linked = make([]atomic.Pointer[link], n), make(chan int, n)
+	p.sys = actor.NewSystem(actor.Config{})
+	h := &heart{p: p, silence: p.cfg.Silence, state: make([]life, n), cause: make([]error, n)}
+	ref, err := actor.Spawn[pulse](p.sys.NewShard("heart"), actor.Props{Name: "heart"}, h)
+	if err != nil {
+		return err
+	}
+	p.heart = ref
+	close(p.known)
+	return nil
+}
+
+// maxDials is how many processes are dialled at a time.
+const maxDials = 16
+
+// connect links this process with each other one.
+func (p *Process) connect(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make(chan error, p.self)
+	slots := make(chan struct{}, maxDials)
+	var dials sync.WaitGroup
+	for q := range p.self {
+		// ends with ctx at the latest
+		dials.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			l, err := p.greet(ctx, q)
+			if err != nil {
+				errs <- err
+				return
+			}
+			p.welcome(l)
+		})
+	}
+	defer dials.Wait()
+	defer cancel()
+	missing := map[int]bool{}
+	for q := range p.roster.Members {
+		missing[q] = q != p.self
+	}
+	for range len(p.roster.Members) - 1 {
+		select {
+		case q := <-p.linked:
+			delete(missing, q)
+		case err := <-errs:
+			return err
+		case err := <-p.failed:
+			return err
+		case <-ctx.Done():
+			return p.late(ctx, "has not linked itself to this process", func(q int) bool { return missing[q] })
+		}
+	}
+	return nil
+}
+
+// late says which processes are waited for in a join.
+func (p *Process) late(ctx context.Context, what string, which func(q int) bool) error {
+	e := &kolo.Error{Rank: kolo.NoRank, Peer: kolo.NoRank}
+	var names []string
+	for q := range p.roster.Members {
+		if which(q) {
+			e.Ranks = append(e.Ranks, p.roster.Members[q].Ranks...)
+			if len(names) < maxNotes {
+				names = append(names, p.roster.Members[q].String())
+			}
+		}
+	}
+	e.Err = fmt.Errorf("%w: %v %s: %w", kolo.ErrDeadline, names, what, ctx.Err())
+	return e
+}
+
+// welcome sets a link going. It is false if the process has one.
+func (p *Process) welcome(l *link) bool {
+	if !p.links[l.peer].CompareAndSwap(nil, l) {
+		return false
+	}
+	// ended by shut, or with the link
+	p.tasks.Go(l.write)
+	// ended by shut, or with the link
+	p.tasks.Go(l.read)
+	p.linked <- l.peer
+	return true
+}
+
+// open makes the ranks of this process.
+func (p *Process) open(ctx context.Context) error {
+	topology := p.cfg.Rank.Topology
+	if topology == nil {
+		t, err := p.roster.topology(p.cfg.Transport)
+		if err != nil {
+			return err
+		}
+		topology = t
+	}
+	c := p.cfg.Rank
+	c.Topology = topology
+	local, err := c.OpenPart(rank.Part{Process: p.self, Processes: p.roster.processes(), Job: p.roster.Job, Epoch: p.roster.Epoch,
+		Control: p, Closed: p.closed,
+		Driver: func(e channel.Engine) (channel.Driver, error) { return p.introduce(ctx, e, topology.Digest()) }})
+	p.local = local
+	return err
+}
+
+// introduce opens the drivers and exchanges their addresses.
+func (p *Process) introduce(ctx context.Context, e channel.Engine, digest uint64) (channel.Driver, error) {
+	m, err := openDrivers(channel.Config{Job: p.roster.Job, Epoch: p.roster.Epoch, Engine: e}, p.cfg.Transport)
+	if err != nil {
+		return nil, err
+	}
+	told, err := p.exchange(ctx, m, digest)
+	if err == nil {
+		err = m.choose(p.roster, p.self, told)
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	p.drivers = m
+	for i, d := range m.drivers {
+		if by, ok := d.(channel.Poller); ok && slices.Contains(m.by, i) {
+			return &poller{m, by}, nil
+		}
+	}
+	return m, nil
+}
+
+// exchange tells every process of this one's drivers and hears of theirs.
+func (p *Process) exchange(ctx context.Context, m *channelMap, digest uint64) ([]intro, error) {
+	addresses, err := m.addresses()
+	if err != nil {
+		return nil, err
+	}
+	mine := intro{Drivers: addresses, Topology: digest, Settings: p.cfg.settings()}
+	told := make([]intro, len(p.roster.Members))
+	b := encode(mine)
+	for _, l := range p.everyLink() {
+		if l != nil {
+			l.frame(frameIntro, b)
+		}
+	}
+	for q, l := range p.everyLink() {
+		if l == nil {
+			continue
+		}
+		select {
+		case told[q] = <-l.intro:
+		case err := <-p.failed:
+			return nil, err
+		case <-ctx.Done():
+			return nil, p.late(ctx, "has not told of its drivers", func(x int) bool { return x == q })
+		}
+		if t := &told[q]; t.Topology != digest {
+			return nil, fmt.Errorf("%w: rank %s has another topology (digest %#x) than this process (%#x): give all processes one Config.Rank.Topology",
+				kolo.ErrMismatch, kolo.RankList(p.roster.Members[q].Ranks), t.Topology, digest)
+		} else if t.Settings != mine.Settings {
+			return nil, fmt.Errorf("%w: rank %s runs with %s, and this process with %s", kolo.ErrMismatch, kolo.RankList(p.roster.Members[q].Ranks), t.Settings, mine.Settings)
+		}
+	}
+	return told, nil
+}
+
+// barrier waits until all processes can be reached by all drivers.
+func (p *Process) barrier(ctx context.Context) error {
+	for _, l := range p.everyLink() {
+		if l != nil {
+			l.frame(frameReady, nil)
+		}
+	}
+	for q, l := range p.everyLink() {
+		if l == nil {
+			continue
+		}
+		select {
+		case <-l.ready:
+		case err := <-p.failed:
+			return err
+		case <-ctx.Done():
+			return p.late(ctx, "is not ready", func(x int) bool { return x == q })
+		}
+	}
+	return nil
+}
+
+// beatsPerSilence is how many heartbeats a process sends in the time after which it is
+// taken for lost.
+const beatsPerSilence = 4
+
+// tick lets the heart beat.
+func (p *Process) tick() {
+	t := time.NewTicker(p.cfg.Silence / beatsPerSilence)
+	defer t.Stop()
+	for {
+		select {
+		case now := <-t.C:
+			p.tellHeart(&beats{now})
+		case <-p.closing:
+			return
+		}
+	}
+}
+
+func (p *Process) tellHeart(m pulse) { _ = p.heart.Tell(m) } // refused only when it is closed
+
+// everyLink lists the links by process, nil for this one.
+func (p *Process) everyLink() []*link {
+	list := make([]*link, len(p.links))
+	for i := range p.links {
+		list[i] = p.links[i].Load()
+	}
+	return list
+}
+
+// Tell sends a message of the ranks to another process.
+func (p *Process) Tell(process int, message []byte) error {
+	l := p.links[process].Load()
+	if l == nil {
+		return fmt.Errorf("%w: no link to process %d", kolo.ErrLost, process)
+	}
+	return l.tell(message)
+}
+
+// hurt says that something is wrong with the link to a process.
+func (p *Process) hurt(peer int, cause error) {
+	select {
+	case <-p.closing:
+	default:
+		p.tellHeart(&hurt{peer, cause})
+	}
+}
+
+// part says that a process has ended in good order.
+func (p *Process) part(peer int) {
+	p.tellHeart(&parting{peer})
+	p.links[peer].Load().close(fmt.Errorf("%w: %v has closed its world", kolo.ErrLeft, &p.roster.Members[peer]))
+}
+
+// failJoin fails the join.
+func (p *Process) failJoin(cause error) {
+	select {
+	case p.failed <- cause:
+	default:
+	}
+}
+
+// closed is called when the last World of this process is closed.
+func (p *Process) closed() error { return p.shut(true) }
+
+// farewellTime is how long what is queued has to be sent.
+const farewellTime = 2 * time.Second
+
+// shut ends everything; in good order it tells the others, for which nobody is needed.
+func (p *Process) shut(inOrder bool) (err error) {
+	p.once.Do(func() {
+		if inOrder && p.links != nil {
+			p.farewell()
+		}
+		close(p.closing)
+		for _, l := range p.everyLink() {
+			if l != nil {
+				l.close(kolo.ErrClosed)
+			}
+		}
+		for _, s := range []*server{p.server, p.storeOn} {
+			if s != nil {
+				s.close()
+			}
+		}
+		p.client.close()
+		close(p.inbox.end)
+		p.tasks.Wait()
+		ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
+		defer cancel()
+		if p.sys != nil {
+			err = p.sys.Close(ctx)
+		}
+		if p.store != nil {
+			err = errors.Join(err, p.store.close())
+		}
+	})
+	return err
+}
+
+// farewell sends what is queued on all links and waits until it has gone.
+func (p *Process) farewell() {
+	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
+	defer cancel()
+	for _, l := range p.everyLink() {
+		if l != nil {
+			l.farewell()
+		}
+	}
+	for _, l := range p.everyLink() {
+		if l == nil {
+			continue
+		}
+		select {
+		case <-l.sent:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-l.ended:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

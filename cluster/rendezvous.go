@@ -1,0 +1,285 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/actor"
+)
+
+// rendezvous is the actor where the processes of a world find each other.
+//
+//	             a process comes       all ranks have come
+//	gathering ------------------> gathering ------------------> complete, epoch n
+//	    ^   \                                                       |
+//	    |    +-- the deadline: all that came hear who has not       | a member that was
+//	    +----------------------------------------------------------+ lost comes again
+//
+// One that serves a single world, in the process of its rank 0, stays complete: the
+// next epoch has a rendezvous of its own.
+type rendezvous struct {
+	only string // the job of the one world; "" for a standing rendezvous
+	jobs map[string]*gathering
+	now  func() time.Time
+	wake func(time.Duration) // asks for a tick
+}
+
+// gathering is the processes of one job that have come, and its latest world.
+type gathering struct {
+	job     string
+	size    int
+	attempt uint64
+	guests  []*guest
+	end     time.Time // of the patience of the first that runs out of it
+	notes   []string
+	world   *roster
+	living  map[string]*guest // members of world whose stream is open, by nonce
+}
+
+// guest is a process at the rendezvous.
+type guest struct {
+	hello
+	answer chan answer // takes one
+	left   bool
+}
+
+// meeting is what a rendezvous handles.
+type meeting interface{ isMeeting() }
+
+type arrived struct{ g *guest }
+type gone struct{ g *guest }
+type meetTick struct{}
+
+func (*arrived) isMeeting() {}
+func (*gone) isMeeting()    {}
+func (meetTick) isMeeting() {}
+
+func newRendezvous(only string, now func() time.Time, wake func(time.Duration)) *rendezvous {
+	return &rendezvous{only: only, jobs: map[string]*gathering{}, now: now, wake: wake}
+}
+
+var _ actor.Handler[meeting] = (*rendezvous)(nil)
+
+// Handle does what the message says.
+func (r *rendezvous) Handle(m meeting) error {
+	switch m := m.(type) {
+	case *arrived:
+		if a := r.arrive(m.g); a != nil {
+			m.g.answer <- *a
+		}
+	case *gone:
+		r.leave(m.g)
+	case meetTick:
+		r.tick()
+	default:
+		panic(fmt.Sprintf("cluster: unknown message %T", m))
+	}
+	return nil
+}
+
+func refuse(format string, args ...any) *answer {
+	return &answer{Refused: fmt.Sprintf(format, args...)}
+}
+
+// arrive takes a process in, or answers it.
+func (r *rendezvous) arrive(g *guest) *answer {
+	if g.Protocol != protocol {
+		return refuse("protocol %d; this rendezvous speaks %d: all processes need one version of kolo", g.Protocol, protocol)
+	}
+	if r.only != "" && g.Job != r.only {
+		return refuse("this rendezvous is of job %q, not %q: another job uses the address", r.only, g.Job)
+	}
+	if err := checkHello(&g.hello); err != nil {
+		return refuse("%v", err)
+	}
+	j := r.jobs[g.Job]
+	if j == nil {
+		if len(r.jobs) >= maxJobs {
+			return &answer{Retry: fmt.Sprintf("the rendezvous has %d jobs", maxJobs)}
+		}
+		j = &gathering{job: g.Job}
+		r.jobs[g.Job] = j
+	}
+	if j.world != nil {
+		if a := r.again(j, g); a != nil {
+			return a
+		}
+	}
+	return r.admit(j, g)
+}
+
+// checkHello says what is wrong with what a process says of itself.
+func checkHello(h *hello) error {
+	if h.Size < 1 || h.Size > maxRanks || len(h.Member.Ranks) == 0 || len(h.Member.Ranks) > h.Size || len(h.Member.Addresses) > maxHosts {
+		return fmt.Errorf("%w: a world of %d ranks, %d of them in this process", kolo.ErrArgument, h.Size, len(h.Member.Ranks))
+	}
+	seen := map[kolo.Rank]bool{}
+	for _, k := range h.Member.Ranks {
+		if k < 0 || int(k) >= h.Size {
+			return fmt.Errorf("%w: rank %d; the world has ranks 0 to %d", kolo.ErrArgument, int(k), h.Size-1)
+		}
+		if seen[k] {
+			return fmt.Errorf("%w: this process claims rank %d twice", kolo.ErrArgument, int(k))
+		}
+		seen[k] = true
+	}
+	return nil
+}
+
+// again answers a process that comes when the world is complete, or lets it begin the
+// next epoch.
+func (r *rendezvous) again(j *gathering, g *guest) *answer {
+	epoch := j.world.Epoch
+	if g.Attempt < j.attempt {
+		return refuse("stale: this process is of attempt %d, and the job is at attempt %d", g.Attempt, j.attempt)
+	}
+	if g.After != 0 && g.After < epoch {
+		return refuse("stale: this process comes after epoch %d, and the job is at epoch %d already", g.After, epoch)
+	}
+	holder := j.holder(g.Member.Ranks)
+	if g.After != epoch && g.Attempt == j.attempt && holder != nil {
+		return refuse("duplicate: %v is claimed, and epoch %d has %v, which lives", &g.Member, epoch, &holder.Member)
+	}
+	if r.only != "" {
+		return &answer{Retry: fmt.Sprintf("epoch %d of job %q is complete, and its rank 0 has not begun another", epoch, j.job)}
+	}
+	return nil
+}
+
+// holder is the living member of the world that has one of the ranks.
+func (j *gathering) holder(ranks []kolo.Rank) *guest {
+	for _, g := range j.living {
+		for _, k := range ranks {
+			if slices.Contains(g.Member.Ranks, k) {
+				return g
+			}
+		}
+	}
+	return nil
+}
+
+// admit adds a process to those that have come.
+func (r *rendezvous) admit(j *gathering, g *guest) *answer {
+	if len(j.guests) == 0 {
+		j.size, j.attempt = g.Size, max(j.attempt, g.Attempt)
+	}
+	switch {
+	case g.Attempt < j.attempt:
+		return refuse("stale: this process is of attempt %d, and the job is at attempt %d", g.Attempt, j.attempt)
+	case g.Attempt > j.attempt:
+		for _, old := range j.guests {
+			old.answer <- *refuse("stale: this process is of attempt %d, and attempt %d has begun", old.Attempt, g.Attempt)
+		}
+		j.guests, j.notes, j.attempt, j.size = nil, nil, g.Attempt, g.Size
+	case g.Size != j.size:
+		return j.note(refuse("%v expects a world of %d ranks; %v expects %d", &g.Member, g.Size, &j.guests[0].Member, j.size))
+	}
+	for _, other := range j.guests {
+		for _, k := range g.Member.Ranks {
+			if slices.Contains(other.Member.Ranks, k) {
+				return j.note(refuse("duplicate: rank %d is claimed by pid %d on %s and by pid %d on %s", int(k),
+					other.Member.PID, other.Member.Host.Name, g.Member.PID, g.Member.Host.Name))
+			}
+		}
+	}
+	end := r.now().Add(g.Wait)
+	if len(j.guests) == 0 || end.Before(j.end) {
+		j.end = end
+		r.wake(g.Wait)
+	}
+	j.guests = append(j.guests, g)
+	if j.ranks() == j.size {
+		r.complete(j)
+	}
+	return nil
+}
+
+func (j *gathering) note(a *answer) *answer {
+	if len(j.notes) < maxNotes {
+		j.notes = append(j.notes, a.Refused)
+	}
+	return a
+}
+
+func (j *gathering) ranks() (n int) {
+	for _, g := range j.guests {
+		n += len(g.Member.Ranks)
+	}
+	return n
+}
+
+// complete gives all that have come the list of members.
+func (r *rendezvous) complete(j *gathering) {
+	slices.SortFunc(j.guests, func(a, b *guest) int {
+		return cmp.Compare(slices.Min(a.Member.Ranks), slices.Min(b.Member.Ranks))
+	})
+	epoch := uint64(r.now().UnixNano())
+	if j.world != nil {
+		epoch = max(epoch, j.world.Epoch+1)
+	}
+	j.world = &roster{Job: j.job, Epoch: epoch, Size: j.size}
+	j.living = map[string]*guest{}
+	for _, g := range j.guests {
+		j.world.Members = append(j.world.Members, g.Member)
+		j.living[g.Member.Nonce] = g
+	}
+	for _, g := range j.guests {
+		g.answer <- answer{World: j.world}
+	}
+	j.guests, j.notes = nil, nil
+}
+
+// leave forgets a process whose stream has ended.
+func (r *rendezvous) leave(g *guest) {
+	j := r.jobs[g.Job]
+	if j == nil {
+		return
+	}
+	j.guests = slices.DeleteFunc(j.guests, func(x *guest) bool { return x == g })
+	if j.living[g.Member.Nonce] == g {
+		delete(j.living, g.Member.Nonce)
+	}
+	if r.only == "" && len(j.guests) == 0 && len(j.living) == 0 {
+		delete(r.jobs, g.Job)
+	}
+}
+
+// tick tells those whose patience is over who has not come.
+func (r *rendezvous) tick() {
+	for _, j := range r.jobs {
+		if len(j.guests) == 0 {
+			continue
+		}
+		if left := j.end.Sub(r.now()); left > 0 {
+			r.wake(left)
+			continue
+		}
+		a := answer{Missing: j.absent()}
+		for _, g := range j.guests {
+			g.answer <- a
+		}
+		j.guests, j.notes = nil, nil
+	}
+}
+
+// absent lists who has come and who has not.
+func (j *gathering) absent() *absent {
+	a := &absent{Size: j.size, Notes: j.notes}
+	there := make([]bool, j.size)
+	for _, g := range j.guests {
+		a.Came = append(a.Came, g.Member)
+		for _, k := range g.Member.Ranks {
+			there[k] = true
+		}
+	}
+	slices.SortFunc(a.Came, func(x, y Member) int { return cmp.Compare(slices.Min(x.Ranks), slices.Min(y.Ranks)) })
+	for k, ok := range there {
+		if !ok {
+			a.Missing = append(a.Missing, kolo.Rank(k))
+		}
+	}
+	return a
+}

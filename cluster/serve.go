@@ -1,0 +1,271 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/actor"
+)
+
+// server is a gRPC server of ours.
+type server struct {
+	grpc   *grpc.Server
+	served sync.WaitGroup
+}
+
+// newServer serves on listeners, which it closes in the end.
+func newServer(s services, c *tls.Config, listeners ...net.Listener) *server {
+	options := []grpc.ServerOption{grpc.ForceServerCodec(codec{}), grpc.MaxRecvMsgSize(maxFrame), grpc.MaxSendMsgSize(maxFrame)}
+	if c != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(c)))
+	}
+	v := &server{grpc: grpc.NewServer(options...)}
+	v.grpc.RegisterService(s.describe(), nil)
+	for _, l := range listeners {
+		// ended by close
+		v.served.Go(func() { _ = v.grpc.Serve(l) }) // it serves until close, and streams say what has failed
+	}
+	return v
+}
+
+// close ends the streams and all goroutines.
+func (v *server) close() {
+	v.grpc.Stop()
+	v.served.Wait()
+}
+
+// dial makes a gRPC client of one address.
+func dial(address string, c *tls.Config) (*grpc.ClientConn, error) {
+	creds := insecure.NewCredentials()
+	if c != nil {
+		creds = credentials.NewTLS(c)
+	}
+	var d net.Dialer
+	return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(creds), grpc.WithDisableServiceConfig(),
+		grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) { return d.DialContext(ctx, "tcp", a) }),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(codec{}), grpc.MaxCallRecvMsgSize(maxFrame), grpc.MaxCallSendMsgSize(maxFrame)))
+}
+
+// Rendezvous is one that stands by itself: worlds come and go, of many jobs.
+type Rendezvous struct {
+	address string
+	meet    *meetServer
+	server  *server
+}
+
+// Serve starts a standing rendezvous at host:port; port 0 is any free one. c may be nil:
+// no TLS. Close it.
+func Serve(address string, c *tls.Config) (*Rendezvous, error) {
+	l, err := listen(address)
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMeetServer("")
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return &Rendezvous{address: l.Addr().String(), meet: m, server: newServer(services{meet: m.serve}, c, l)}, nil
+}
+
+// Address is where it is, as tcp://host:port.
+func (r *Rendezvous) Address() string { return "tcp://" + r.address }
+
+// Close ends it. Worlds that are complete do not need it.
+func (r *Rendezvous) Close() error {
+	r.server.close()
+	return r.meet.close()
+}
+
+// listen opens a port and says who may have it if it is taken.
+func listen(address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", address, err)
+	}
+	return l, nil
+}
+
+// meetServer is a rendezvous actor and the streams to it.
+type meetServer struct {
+	sys   *actor.System
+	ref   actor.Ref[meeting]
+	mu    sync.Mutex
+	timer *time.Timer
+	ended bool
+}
+
+func newMeetServer(only string) (*meetServer, error) {
+	m := &meetServer{sys: actor.NewSystem(actor.Config{})}
+	ref, err := actor.Spawn[meeting](m.sys.NewShard("rendezvous"), actor.Props{Name: "rendezvous"}, newRendezvous(only, time.Now, m.wake))
+	if err != nil {
+		return nil, errors.Join(err, m.sys.Close(context.Background()))
+	}
+	m.ref = ref
+	return m, nil
+}
+
+// wake sends a tick after d.
+func (m *meetServer) wake(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended {
+		return
+	}
+	if m.timer != nil {
+		m.timer.Stop()
+	}
+	m.timer = time.AfterFunc(d, func() { _ = m.ref.Tell(meetTick{}) }) // refused only when it is closed
+}
+
+// close ends the actor. The server is closed before.
+func (m *meetServer) close() error {
+	m.mu.Lock()
+	m.ended = true
+	if m.timer != nil {
+		m.timer.Stop()
+	}
+	m.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return m.sys.Close(ctx)
+}
+
+// serve is the stream Meet.
+func (m *meetServer) serve(s stream) error {
+	b, err := receive(s)
+	if err != nil {
+		return err
+	}
+	g := &guest{answer: make(chan answer, 1)}
+	if err := json.Unmarshal(b, &g.hello); err != nil {
+		return send(s, encode(refuse("no hello: %v", err)))
+	}
+	if err := m.ref.Tell(&arrived{g}); err != nil {
+		return err
+	}
+	defer func() { _ = m.ref.Tell(&gone{g}) }() // refused only when it is closed
+	select {
+	case a := <-g.answer:
+		if err := send(s, encode(a)); err != nil || a.World == nil {
+			return err
+		}
+	case <-s.Context().Done():
+		return s.Context().Err()
+	}
+	_, err = receive(s) // while the stream is open the member lives
+	return err
+}
+
+// meetClient is a process's stream to the rendezvous.
+type meetClient struct {
+	conn   *grpc.ClientConn
+	cancel context.CancelFunc
+}
+
+func (m *meetClient) close() {
+	if m != nil {
+		m.cancel()
+		_ = m.conn.Close() // nothing is in flight that matters
+	}
+}
+
+// meet says hello at a rendezvous until there is an answer, or ctx ends.
+func meet(ctx context.Context, address string, c *tls.Config, h *hello) (*roster, *meetClient, error) {
+	last := errors.New("no answer")
+	for {
+		m, a, err := meetOnce(ctx, address, c, h)
+		switch {
+		case err != nil:
+			last = err
+		case a.World != nil:
+			return a.World, m, nil
+		case a.Refused != "":
+			m.close()
+			return nil, nil, fmt.Errorf("%w: the rendezvous at %s refuses rank %s: %s", kolo.ErrArgument, address, kolo.RankList(h.Member.Ranks), a.Refused)
+		case a.Missing != nil:
+			m.close()
+			return nil, nil, a.Missing.err(address)
+		default:
+			last = errors.New(a.Retry)
+		}
+		m.close()
+		t := time.NewTimer(50 * time.Millisecond)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil, nil, fmt.Errorf("%w: rank %s at the rendezvous %s: %w; it is served by the process of rank 0, or by a standing one: does that run, and can %s be reached from here?",
+				kolo.ErrDeadline, kolo.RankList(h.Member.Ranks), address, last, address)
+		}
+	}
+}
+
+// meetOnce says hello once.
+func meetOnce(ctx context.Context, address string, c *tls.Config, h *hello) (*meetClient, *answer, error) {
+	conn, err := dial(address, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	// The stream lives on as long as the world, whatever becomes of ctx.
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	m := &meetClient{conn, cancel}
+	stop := context.AfterFunc(ctx, cancel)
+	defer stop()
+	s, err := conn.NewStream(own, streamDesc, methodMeet)
+	if err == nil {
+		err = send(s, encode(h))
+	}
+	var b []byte
+	if err == nil {
+		b, err = receive(s)
+	}
+	a := &answer{}
+	if err == nil {
+		err = json.Unmarshal(b, a)
+	}
+	if err != nil {
+		m.close()
+		return nil, nil, plainly(err)
+	}
+	return m, a, nil
+}
+
+// plainly takes gRPC's wrapping off the text of an error.
+func plainly(err error) error {
+	text := err.Error()
+	for _, cut := range []string{"desc = ", "Error while dialing: "} {
+		if _, after, ok := strings.Cut(text, cut); ok {
+			text = after
+		}
+	}
+	return errors.New(strings.TrimSuffix(text, `"`))
+}
+
+// err says who has not come.
+func (a *absent) err(address string) error {
+	var came []string
+	for i := range a.Came {
+		if len(came) == maxNotes {
+			came = append(came, fmt.Sprintf("and %d more processes", len(a.Came)-i))
+			break
+		}
+		came = append(came, a.Came[i].String())
+	}
+	text := fmt.Sprintf("rank %s of %d did not come to the rendezvous %s; there came %s", kolo.RankList(a.Missing), a.Size, address, strings.Join(came, ", "))
+	if len(a.Notes) > 0 {
+		text += "; refused were: " + strings.Join(a.Notes, "; ")
+	}
+	return &kolo.Error{Rank: kolo.NoRank, Peer: kolo.NoRank, Ranks: a.Missing, Err: fmt.Errorf("%w: %s", kolo.ErrDeadline, text)}
+}

@@ -1,0 +1,101 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/plan"
+)
+
+// processes is the number of the process of each world rank.
+func (r *roster) processes() []int {
+	of := make([]int, r.Size)
+	for q := range r.Members {
+		for _, k := range r.Members[q].Ranks {
+			of[k] = q
+		}
+	}
+	return of
+}
+
+// Figures of the links where nothing was measured: what messages between processes of one
+// host take by shared memory, and by sockets. Of hosts, plan has figures.
+var (
+	byMemory = kolo.Edge{Link: kolo.LinkSHM, Latency: 2 * time.Microsecond, Bandwidth: 8e9}
+	bySocket = kolo.Edge{Link: kolo.LinkTCP, Latency: 25 * time.Microsecond, Bandwidth: 2e9}
+)
+
+// topology is where the ranks are, which all processes derive alike from the roster. The
+// servers of the plan are processes where some hold several ranks, and its racks are hosts
+// then; where each rank has a process of its own, servers are hosts and racks are racks.
+func (r *roster) topology(transport string) (*plan.Topology, error) {
+	host, rack := make([]string, len(r.Members)), make([]string, len(r.Members))
+	several := false
+	for q := range r.Members {
+		m := &r.Members[q]
+		host[q], rack[q] = m.Host.Machine, m.Host.Rack
+		several = several || len(m.Ranks) > 1
+	}
+	server, racks := make([]int, r.Size), make([]int, r.Size)
+	servers, rackNumbers := numbering{}, numbering{}
+	for k, q := range r.processes() {
+		if several {
+			server[k], racks[k] = servers.of(fmt.Sprint(q)), rackNumbers.of(host[q])
+		} else {
+			server[k], racks[k] = servers.of(host[q]), rackNumbers.of(rack[q])
+		}
+	}
+	t, err := plan.Places(server, racks)
+	if err != nil {
+		return nil, err
+	}
+	near := byMemory
+	if transport != "" && !strings.HasPrefix(transport, "shm") {
+		near = bySocket
+	}
+	if several {
+		t.Levels[1] = near
+	} else {
+		t.Levels[0] = near
+	}
+	return t, nil
+}
+
+// numbering gives values numbers in the order in which they come.
+type numbering map[string]int
+
+func (n numbering) of(s string) int {
+	if _, ok := n[s]; !ok {
+		n[s] = len(n)
+	}
+	return n[s]
+}
+
+// Route is one line of the channel map: how this process reaches another.
+type Route struct {
+	Process int
+	Ranks   []kolo.Rank
+	Host    string
+	Driver  string
+	Link    kolo.Link
+}
+
+// Map is the channel map of this process, by process number.
+func (p *Process) Map() []Route {
+	var out []Route
+	for q := range p.roster.Members {
+		m := &p.roster.Members[q]
+		i := p.drivers.by[q]
+		out = append(out, Route{Process: q, Ranks: slices.Clone(m.Ranks), Host: m.Host.Name, Driver: p.drivers.names[i], Link: p.drivers.drivers[i].Link()})
+	}
+	return out
+}
+
+// String is the route in a line.
+func (r Route) String() string {
+	return fmt.Sprintf("rank %s on %s by %s", kolo.RankList(r.Ranks), cmp.Or(r.Host, "an unnamed host"), r.Driver)
+}

@@ -1,0 +1,137 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+)
+
+// protocol is the version of what processes tell each other; both ends must share it.
+const protocol = 1
+
+// Limits of what comes from outside.
+const (
+	maxFrame = 16 << 20 // bytes of a gRPC message
+	maxRanks = 1 << 20  // of a world
+	maxHosts = 64       // addresses of a process
+	maxJobs  = 1024     // of a standing rendezvous
+	maxNotes = 16       // of what was refused
+	maxQueue = 64 << 20 // bytes that wait to be sent to a process
+)
+
+// hello is what a process says at the rendezvous.
+type hello struct {
+	Protocol int
+	Job      string
+	Attempt  uint64 `json:",omitempty"`
+	After    uint64 `json:",omitempty"` // the epoch that the ranks have been in before
+	Size     int
+	Member   Member
+	Wait     time.Duration // how long it waits for the others
+}
+
+// Member is a process of a world.
+type Member struct {
+	Ranks     []kolo.Rank
+	Host      Host
+	PID       int
+	Nonce     string   // of this process and join, so that nobody is mistaken for it
+	Addresses []string // of its host, the likeliest first
+	Port      int      // of its control plane
+}
+
+// Host says where a process runs, by evidence.
+type Host struct {
+	Name    string
+	Machine string // differs between machines, and between starts of one
+	Network string // differs between the network namespaces of a machine
+	User    int    // who runs it
+	Rack    string `json:",omitempty"` // as configured
+}
+
+// String is "rank 3 (pid 123 on host)".
+func (m *Member) String() string {
+	return fmt.Sprintf("rank %s (pid %d on %s)", kolo.RankList(m.Ranks), m.PID, m.Host.Name)
+}
+
+// answer is what the rendezvous says.
+type answer struct {
+	World   *roster `json:",omitempty"`
+	Refused string  `json:",omitempty"` // for good
+	Retry   string  `json:",omitempty"` // not now
+	Missing *absent `json:",omitempty"` // the deadline has passed
+}
+
+// roster is a world that is complete.
+type roster struct {
+	Job     string
+	Epoch   uint64
+	Size    int
+	Members []Member // by process number
+}
+
+// absent says who has come to a rendezvous and who has not.
+type absent struct {
+	Size    int
+	Came    []Member
+	Missing []kolo.Rank
+	Notes   []string // of those that were refused
+}
+
+// greeting opens a Link, in both directions.
+type greeting struct {
+	Protocol int
+	Job      string
+	Epoch    uint64
+	Process  int
+	Nonce    string
+	To       string // the nonce of who is meant
+}
+
+// intro is what a process tells each other one before data moves.
+type intro struct {
+	Drivers  map[string][]byte // what Address of each driver gave
+	Topology uint64            // digest
+	Settings string
+}
+
+// The kinds of frame of a Link, in their first byte.
+const (
+	frameBeat byte = iota + 1
+	frameIntro
+	frameReady
+	frameMessages // of package rank: length, bytes, and so on
+	frameBye
+)
+
+func encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("cluster: %T: %v", v, err)) // only plain structs are encoded
+	}
+	return b
+}
+
+// appendMessage adds a message to a frame of them.
+func appendMessage(b, message []byte) []byte {
+	if len(b) == 0 {
+		b = append(b, frameMessages)
+	}
+	return append(binary.AppendUvarint(b, uint64(len(message))), message...)
+}
+
+// messages cuts a frame of messages, without its first byte.
+func messages(b []byte) (list [][]byte, err error) {
+	for len(b) > 0 {
+		n, k := binary.Uvarint(b)
+		if k <= 0 || n > uint64(len(b)-k) {
+			return nil, fmt.Errorf("%w: a frame of messages is cut short", kolo.ErrArgument)
+		}
+		list = append(list, b[k:k+int(n)])
+		b = b[k+int(n):]
+	}
+	return list, nil
+}
