@@ -21,6 +21,7 @@
 //	actor            typed actors on protoactor-go: refs, mailboxes, shards
 //	channel          the channel actor, the driver interface, matching, media
 //	channel/hccs     the driver for ranks of one process: zero-copy, fabric
+//	channel/tcp      the driver between processes and hosts: sockets
 //	channel/faulty   a driver around another that loses, delays and cuts
 //	rank             the user's API: World, Group, Work, every collective, Run
 //	npu, npu/sim     devices and streams; a simulated NPU

@@ -29,9 +29,15 @@ type poller struct {
 	use         sync.RWMutex   // held for reading by ranks that poll
 	rings       atomic.Bool    // the bell is on
 
+	polls atomic.Int64 // how often a rank has stopped to poll
+	waits atomic.Bool  // timer will turn the bell on
+	hot   atomic.Pointer[wire]
+
 	mu    sync.Mutex
 	wires map[int32]*wire
 	last  int32
+	timer *time.Timer
+	seen  int64 // polls at the last tick
 }
 
 // How a rank polls.
@@ -40,6 +46,12 @@ const (
 	pollYield  = 4                      // looks before the first yield of the processor
 	pollBatch  = 64
 	clockEvery = 8 // looks between two looks at the clock
+	// A rank also stops if there is always something: it has a context to listen to.
+	pollMost    = 10 * time.Millisecond
+	clockRarely = 64
+
+	// how long after the last poll the bell may be off; twice at most
+	bellAfter = 200 * time.Microsecond
 )
 
 func newPoller() (*poller, error) {
@@ -71,6 +83,11 @@ func newPoller() (*poller, error) {
 // before.
 func (p *poller) close() {
 	p.closing.Store(true)
+	p.mu.Lock()
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.mu.Unlock()
 	_ = p.file.Close() // an epoll set has nothing to lose
 	p.served.Wait()
 	p.use.Lock()
@@ -112,6 +129,13 @@ func (p *poller) serve() {
 	}
 }
 
+// again looks at the connection that has had something last, without asking which has:
+// most often that is the one. It does so only at the first looks.
+func (p *poller) again(idle int) bool {
+	w := p.hot.Load()
+	return w != nil && idle < pollYield && w.readable()
+}
+
 // look reads what is there, and says whether there was anything.
 func (p *poller) look() bool {
 	var events [pollBatch]unix.EpollEvent
@@ -131,6 +155,9 @@ func (p *poller) look() bool {
 		}
 		if e.Events&^unix.EPOLLOUT != 0 && w.readable() {
 			some = true
+			if p.hot.Load() != w {
+				p.hot.Store(w)
+			}
 		}
 	}
 	return some
@@ -145,9 +172,16 @@ func (p *poller) poll(done *atomic.Uint32) {
 	if p.rings.Load() {
 		p.ring(false)
 	}
-	var since time.Time
-	for idle := 0; done.Load() == 0 && !p.closing.Load(); {
-		if p.look() {
+	var begin, since time.Time
+	for idle, looks := 0, 1; done.Load() == 0 && !p.closing.Load(); looks++ {
+		if looks%clockRarely == 0 {
+			if begin.IsZero() {
+				begin = time.Now()
+			} else if time.Since(begin) > pollMost {
+				break
+			}
+		}
+		if p.again(idle) || p.look() {
 			idle, since = 0, time.Time{}
 			continue
 		}
@@ -163,7 +197,42 @@ func (p *poller) poll(done *atomic.Uint32) {
 			_, _, _ = syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // cannot fail
 		}
 	}
-	if p.ranks.Add(-1) == 0 && !p.closing.Load() {
+	p.polls.Add(1)
+	if p.ranks.Add(-1) == 0 && done.Load() == 0 {
+		p.ring(true)
+	} else {
+		p.ringLater()
+	}
+}
+
+// ringLater turns the bell on when no rank has polled for a while: one whose call has
+// ended most often makes the next at once, and turning the bell on and off for each call,
+// with what has come meanwhile ringing it, takes longer than a small call.
+func (p *poller) ringLater() {
+	if p.waits.Load() || !p.waits.CompareAndSwap(false, true) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.timer == nil {
+		p.timer = time.AfterFunc(bellAfter, p.tick)
+	} else {
+		p.timer.Reset(bellAfter)
+	}
+}
+
+// tick is called by the timer: the bell goes on, unless a rank has polled since the last
+// time.
+func (p *poller) tick() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch n := p.polls.Load(); {
+	case p.closing.Load():
+	case n != p.seen || p.ranks.Load() > 0:
+		p.seen = n
+		p.timer.Reset(bellAfter)
+	default:
+		p.waits.Store(false)
 		p.ring(true)
 	}
 }
@@ -258,6 +327,9 @@ func (s *rawSocket) interrupt() {} // nothing of it waits
 
 func (s *rawSocket) close(p *poller) {
 	p.mu.Lock()
+	if w := p.wires[s.id]; w != nil {
+		p.hot.CompareAndSwap(w, nil)
+	}
 	delete(p.wires, s.id)
 	p.mu.Unlock()
 	_ = unix.Close(s.fd) // what was written is the kernel's; an error would come too late

@@ -27,11 +27,26 @@ import (
 const childVariable = "KOLO_TCP_CHILD"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(childVariable) != "" {
+	var size, stripes int
+	var polls bool
+	switch v := os.Getenv(childVariable); {
+	case v == "":
+	case v == "echo":
 		child()
+		return
+	case scans(v, "trade %d %t %d", &size, &polls, &stripes):
+		traderChild(size, polls, stripes)
+		return
+	case scans(v, "plain %d", &size):
+		plainChild(size)
 		return
 	}
 	goleak.VerifyTestMain(m)
+}
+
+func scans(v, format string, a ...any) bool {
+	n, err := fmt.Sscanf(v, format, a...)
+	return err == nil && n == len(a)
 }
 
 // child is rank 1: it says where it is, hears where rank 0 is, and answers its messages
@@ -67,7 +82,7 @@ func (c *crash) Cleanup(func())                 {}
 func TestKilledProcess(t *testing.T) {
 	p := newParty(t, 0, Config{}, channel.Config{Job: "process"})
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childVariable+"=1")
+	cmd.Env = append(os.Environ(), childVariable+"=echo")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)

@@ -31,6 +31,7 @@ type wire struct {
 
 	p       parser
 	reading bool // a goroutine reads and has p
+	full    bool // the last read took all there was room for: there may be more; the reader's
 	done    endings
 
 	closing bool // the last frame is queued; then the connection is shut, and what comes is dropped
@@ -250,7 +251,7 @@ func (w *wire) readable() bool {
 	for range rounds {
 		n, err := w.read()
 		some = some || n > 0
-		if err != nil || n == 0 {
+		if err != nil || n == 0 || !w.full {
 			break
 		}
 	}
@@ -285,6 +286,7 @@ func (w *wire) disown() {
 func (w *wire) read() (int, error) {
 	space := w.p.space()
 	n, err := w.sock.read(space)
+	w.full = n >= size(space)
 	switch {
 	case err == errWouldBlock:
 		return 0, nil
@@ -316,6 +318,13 @@ func (w *wire) read() (int, error) {
 		err = net.ErrClosed
 	}
 	return n, err
+}
+
+func size(list [][]byte) (n int) {
+	for _, b := range list {
+		n += len(b)
+	}
+	return n
 }
 
 // deafen makes the parser forget where it is: what comes is dropped. The wire has no
