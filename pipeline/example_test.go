@@ -77,3 +77,47 @@ func ExampleReducer() {
 	}
 	// Output: no gradient for ["hidden"]; the order is now [2 0 1]
 }
+
+// With Priority the gradients that the next forward pass uses first are reduced first,
+// though they are computed last.
+func ExampleReducerStep_Use() {
+	err := rank.Run(context.Background(), 2, func(ctx context.Context, w *rank.World) error {
+		layers := [][]float32{{1, 1}, {2, 2}, {3, 3}}
+		var params []pipeline.Param
+		for i, x := range layers {
+			params = append(params, pipeline.Param{Name: fmt.Sprint("layer ", i), Gradient: rank.Of(x)})
+		}
+		r, err := pipeline.NewReducer(pipeline.ReducerConfig{Group: w.Group(), Params: params, Op: kolo.Sum, Priority: true})
+		if err != nil {
+			return err
+		}
+		step, err := r.Begin()
+		if err != nil {
+			return err
+		}
+		for _, i := range []int{2, 1, 0} { // backward
+			if err := step.Ready(i); err != nil {
+				return err
+			}
+		}
+		for i := range layers { // forward
+			if err := step.Use(ctx, i); err != nil {
+				return err
+			}
+			if w.Rank() == 0 {
+				fmt.Println(layers[i])
+			}
+		}
+		if _, err := step.Wait(ctx); err != nil {
+			return err
+		}
+		return r.Close()
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// [2 2]
+	// [4 4]
+	// [6 6]
+}

@@ -179,3 +179,19 @@ func ExampleDo_mismatch() {
 	// [rank 1] true
 	// <nil>
 }
+
+// Several tensors are one call.
+func ExampleAllReduceTensors() {
+	err := rank.Run(context.Background(), 4, func(ctx context.Context, w *rank.World) error {
+		weights, bias := []float32{1, 2, 3}, []float32{10}
+		err := rank.AllReduceTensors(ctx, w.Group(), [][]float32{weights, bias}, kolo.Sum)
+		if w.Rank() == 0 {
+			fmt.Println(weights, bias, w.Group().Calls())
+		}
+		return err
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output: [4 8 12] [40] 1
+}

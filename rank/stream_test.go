@@ -369,6 +369,36 @@ func TestCallIsATaskOfOneStream(t *testing.T) {
 	}
 }
 
+// Tensors on devices are gathered too, behind their stream, by the medium and by messages.
+func TestTensorsBetweenStreams(t *testing.T) {
+	for _, algorithm := range []string{fabricName, "ring", "nhr"} {
+		onFleet(t, 3, Config{Algorithm: algorithm}, func(v *fleet) {
+			var works []Work
+			var sums [3][3]float32
+			var uses []npu.Stream
+			for i := range 3 {
+				s, use := v.stream(i), v.stream(i)
+				list := []Buffer{v.buffer(i, 4000), v.buffer(i, 4*4000), v.buffer(i, 8)}
+				for k, b := range list {
+					v.put(s, b, ms, float32((1+i)*(1+k)))
+				}
+				works = append(works, DoOn(v.group(i), Request{Collective: kolo.AllReduce, Tensors: list, Op: kolo.Sum}, Between{Producer: s, Consumer: use}))
+				for k, b := range list {
+					v.look(use, b, &sums[i][k])
+				}
+				uses = append(uses, use)
+			}
+			for i, w := range works {
+				v.ok(w.Wait(v.Context()))
+				v.ok(uses[i].Sync(v.Context()))
+			}
+			for i := range 3 {
+				require.Equal(v, [3]float32{6, 4 * 12, 18}, sums[i], algorithm)
+			}
+		})
+	}
+}
+
 // A message follows what its sender's stream computes, and what the receiver's
 // stream does later sees it; nothing waits on the host.
 func TestMessagesBetweenStreams(t *testing.T) {
