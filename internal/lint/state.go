@@ -47,7 +47,7 @@ func (t *tree) changing(f *file) (found []finding) {
 				exprs = append([]ast.Expr{v.Type}, exprs...)
 			}
 			for _, e := range exprs {
-				if v.Names[0].Name != registries[f.pkg.dir] && f.pkg.mutable(e, 0) {
+				if v.Names[0].Name != "_" && v.Names[0].Name != registries[f.pkg.dir] && f.pkg.mutable(e, 0) {
 					found = append(found, t.at(v.Pos(), "package variable %s is made to change", v.Names[0].Name))
 				}
 			}
