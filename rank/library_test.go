@@ -46,7 +46,10 @@ func TestPlansFromOutside(t *testing.T) {
 				parts := e.Program(0, true).Parts
 				for i, count := range []int{parts, 3*parts + 1, 1, 1021} {
 					rng := rand.New(rand.NewPCG(seed, uint64(count)))
-					runPlan(t, one, count, i, rng)
+					runPlan(t, rank.Config{Plans: one}, count, i, rng)
+				}
+				if e.Ranks <= 16 { // sockets between all of them
+					runPlan(t, rank.Config{Plans: one, Driver: "tcp"}, 3*parts+1, 1, rand.New(rand.NewPCG(seed, 9)))
 				}
 			})
 		}
@@ -55,9 +58,9 @@ func TestPlansFromOutside(t *testing.T) {
 
 // runPlan makes a call of the one plan of a library. Every second call is in place, the
 // third on odd ranks only.
-func runPlan(t *testing.T, lib *plan.Library, count, turn int, rng *rand.Rand) {
+func runPlan(t *testing.T, cfg rank.Config, count, turn int, rng *rand.Rand) {
 	t.Helper()
-	e := lib.Entries()[0]
+	e := cfg.Plans.Entries()[0]
 	n, c := e.Ranks, e.Key.Collective
 	in, out := make([][]int64, n), make([][]int64, n)
 	big := count
@@ -84,7 +87,6 @@ func runPlan(t *testing.T, lib *plan.Library, count, turn int, rng *rand.Rand) {
 		}
 		return sum
 	}
-	cfg := rank.Config{Plans: lib}
 	err := cfg.Run(t.Context(), n, func(ctx context.Context, w *rank.World) error {
 		r := int(w.Rank())
 		q := rank.Request{Collective: c, Op: kolo.Sum}
