@@ -26,18 +26,18 @@ var recursiveDoubling = flat(Algorithm{
 func doublingAllReduce(s *scope) {
 	rest, partner := s.survivors()
 	if rest == nil {
-		s.b.send(s.lane, s.peers(partner), s.all())
-		s.b.recv(s.lane, s.peers(partner), s.all())
+		s.sendAll(partner)
+		s.recvAll(partner)
 		return
 	}
 	if partner >= 0 {
-		s.b.recvReduce(s.lane, s.peers(partner), s.all(), partial)
+		s.recvReduceAll(partner, partial)
 	}
 	for k := 1; k < rest.n; k *= 2 {
 		rest.exchange([]int{rest.me ^ k}, floorLog(rest.n/k)-1)
 	}
 	if partner >= 0 {
-		s.b.send(s.lane, s.peers(partner), s.all())
+		s.sendAll(partner)
 	}
 }
 
@@ -74,10 +74,7 @@ func (s *scope) survivors() (rest *scope, partner int) {
 	default:
 		t.me, partner = s.me/2, s.me+1
 	}
-	t.n, t.ranks = p2, make([]kolo.Rank, p2)
-	for v := range p2 {
-		t.ranks[v] = s.rank(v + min(v, extra))
-	}
+	t.n, t.extra = p2, extra
 	return &t, partner
 }
 
@@ -100,8 +97,8 @@ func (s *scope) owned(rest *scope) [][]int {
 func doubling(s *scope) {
 	for k := 1; k < s.n; k *= 2 {
 		with := s.me ^ k
-		s.send(with, s.window(s.me, k)...)
-		s.recv(with, s.window(with, k)...)
+		s.sendSeries(with, windowOf(s.me, k))
+		s.recvSeries(with, windowOf(with, k))
 	}
 }
 
@@ -110,13 +107,13 @@ func doubling(s *scope) {
 func halving(s *scope) {
 	for k := s.n / 2; k > 0; k /= 2 {
 		with := s.me ^ k
-		s.send(with, s.window(with, k)...)
-		s.recvReduce(with, sum(k == 1), s.window(s.me, k)...)
+		s.sendSeries(with, windowOf(with, k))
+		s.recvReduceSeries(with, sum(k == 1), windowOf(s.me, k))
 	}
 }
 
-// window are the k parts, k a power of two, among which part v is.
-func (s *scope) window(v, k int) []int { return s.series(v&^(k-1), 1, k) }
+// windowOf are the k parts, k a power of two, among which part v is.
+func windowOf(v, k int) series { return series{v &^ (k - 1), 1, k} }
 
 func doublingAllReduceCost(p int, n float64) Level {
 	fold := foldCost(p, n)

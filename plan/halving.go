@@ -31,29 +31,29 @@ func powerOfTwo(c kolo.Collective, p int) int {
 func halvingAllReduce(s *scope) {
 	rest, partner := s.survivors()
 	if rest == nil {
-		s.b.send(s.lane, s.peers(partner), s.all())
-		s.b.recv(s.lane, s.peers(partner), s.all())
+		s.sendAll(partner)
+		s.recvAll(partner)
 		return
 	}
 	if partner >= 0 {
-		s.b.recvReduce(s.lane, s.peers(partner), s.all(), partial)
+		s.recvReduceAll(partner, partial)
 	}
 	halving(rest) // in equal parts, whoever folded
 	doubling(rest)
 	if partner >= 0 {
-		s.b.send(s.lane, s.peers(partner), s.all())
+		s.sendAll(partner)
 	}
 }
 
 func halvingReduceScatter(s *scope) {
 	rest, partner := s.survivors()
 	if rest == nil {
-		s.b.send(s.lane, s.peers(partner), s.all())
+		s.sendAll(partner)
 		s.recv(partner, s.me)
 		return
 	}
 	if partner >= 0 {
-		s.b.recvReduce(s.lane, s.peers(partner), s.all(), partial)
+		s.recvReduceAll(partner, partial)
 	}
 	rest.parts = s.owned(rest)
 	halving(rest)

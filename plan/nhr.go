@@ -50,16 +50,16 @@ func nhrPhases(dir int) phases {
 func nhrReduceScatter(s *scope, dir int) {
 	for d := 1; d < s.n; d *= 2 {
 		c := (s.n - 1 + d) / (2 * d)
-		s.send(s.me-dir*d, s.series(s.me-dir*d, -dir*2*d, c)...)
-		s.recvReduce(s.me+dir*d, sum(2*d >= s.n), s.series(s.me, -dir*2*d, c)...)
+		s.sendSeries(s.me-dir*d, series{s.me - dir*d, -dir * 2 * d, c})
+		s.recvReduceSeries(s.me+dir*d, sum(2*d >= s.n), series{s.me, -dir * 2 * d, c})
 	}
 }
 
 func nhrAllGather(s *scope, dir int) {
 	for d := 1 << ceilLog(s.n) / 2; d > 0; d /= 2 {
 		c := (s.n - 1 + d) / (2 * d)
-		s.send(s.me+dir*d, s.series(s.me, -dir*2*d, c)...)
-		s.recv(s.me-dir*d, s.series(s.me-dir*d, -dir*2*d, c)...)
+		s.sendSeries(s.me+dir*d, series{s.me, -dir * 2 * d, c})
+		s.recvSeries(s.me-dir*d, series{s.me - dir*d, -dir * 2 * d, c})
 	}
 }
 

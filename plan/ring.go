@@ -28,8 +28,8 @@ var ring = flat(Algorithm{
 // sends part i-1-t to i+1 and folds part i-2-t; with dir -1 the ring turns backwards.
 func ringReduceScatter(s *scope, dir int) {
 	for t := range s.n - 1 {
-		s.send(s.me+dir, s.me-dir*(1+t))
-		s.recvReduce(s.me-dir, sum(t == s.n-2), s.me-dir*(2+t))
+		s.sendSeries(s.me+dir, series{s.me - dir*(1+t), 1, 1})
+		s.recvReduceSeries(s.me-dir, sum(t == s.n-2), series{s.me - dir*(2+t), 1, 1})
 	}
 }
 
@@ -37,8 +37,8 @@ func ringReduceScatter(s *scope, dir int) {
 // positions. In round t position i sends part i-t to i+1 and takes part i-1-t.
 func ringAllGather(s *scope, dir int) {
 	for t := range s.n - 1 {
-		s.send(s.me+dir, s.me-dir*t)
-		s.recv(s.me-dir, s.me-dir*(1+t))
+		s.sendSeries(s.me+dir, series{s.me - dir*t, 1, 1})
+		s.recvSeries(s.me-dir, series{s.me - dir*(1+t), 1, 1})
 	}
 }
 

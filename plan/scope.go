@@ -20,8 +20,14 @@ type scope struct {
 	ranks []kolo.Rank // rank of each position; nil: position i is rank i
 	parts [][]int     // blocks of each part; nil: part j is the j-th n-th of all blocks
 	lane  uint8
-	final bool // a reduction completed here has every rank's contribution
+	final bool   // a reduction completed here has every rank's contribution
+	extra int    // of the positions below it every second one is left out; see survivors
+	moves *moves // where steps go instead of to b; see Moves
 }
+
+// series is off, off+stride, off+2*stride and so on: n parts. Where a message has many
+// parts it is written as a series, so that it costs nothing before it is placed.
+type series struct{ off, stride, n int }
 
 // sum says what a reduction leaves: a part of what the scope contributes, or all
 // of it.
@@ -79,7 +85,9 @@ func (s *scope) mod(i int) int {
 
 // rank is the group rank of a position.
 func (s *scope) rank(i int) kolo.Rank {
-	if i = s.mod(i); s.ranks != nil {
+	i = s.mod(i)
+	i += min(i, s.extra)
+	if s.ranks != nil {
 		return s.ranks[i]
 	}
 	return kolo.Rank(i)
@@ -147,6 +155,56 @@ func (s *scope) othersBut(at int) []int {
 	return slices.DeleteFunc(s.others(), func(i int) bool { return s.mod(i) == at })
 }
 
+// sendSeries, recvSeries and recvReduceSeries are send, recv and recvReduce of a series.
+func (s *scope) sendSeries(to int, x series) {
+	if s.moves == nil {
+		s.send(to, s.series(x.off, x.stride, x.n)...)
+		return
+	}
+	s.moves.add(s, Send, to, x, false)
+}
+
+func (s *scope) recvSeries(from int, x series) {
+	if s.moves == nil {
+		s.recv(from, s.series(x.off, x.stride, x.n)...)
+		return
+	}
+	s.moves.add(s, Recv, from, x, false)
+}
+
+func (s *scope) recvReduceSeries(from int, is sum, x series) {
+	if s.moves == nil {
+		s.recvReduce(from, is, s.series(x.off, x.stride, x.n)...)
+		return
+	}
+	s.moves.add(s, RecvReduce, from, x, s.final && is == total)
+}
+
+// sendAll, recvAll and recvReduceAll are those of the whole vector.
+func (s *scope) sendAll(to int) {
+	if s.moves == nil {
+		s.b.send(s.lane, s.peers(to), s.all())
+		return
+	}
+	s.moves.add(s, Send, to, series{0, 1, s.moves.blocks}, false)
+}
+
+func (s *scope) recvAll(from int) {
+	if s.moves == nil {
+		s.b.recv(s.lane, s.peers(from), s.all())
+		return
+	}
+	s.moves.add(s, Recv, from, series{0, 1, s.moves.blocks}, false)
+}
+
+func (s *scope) recvReduceAll(from int, is sum) {
+	if s.moves == nil {
+		s.b.recvReduce(s.lane, s.peers(from), s.all(), is)
+		return
+	}
+	s.moves.add(s, RecvReduce, from, series{0, 1, s.moves.blocks}, bool(is))
+}
+
 // send gives parts to the rank at position to.
 func (s *scope) send(to int, parts ...int) {
 	s.b.send(s.lane, s.peers(to), s.list(parts...))
@@ -180,6 +238,11 @@ func (s *scope) fold(from []int, is sum, part int) {
 // exchange sends the whole vector to positions and folds theirs into this rank's at
 // the same time. left is the number of exchanges that follow within the scope.
 func (s *scope) exchange(with []int, left int) {
+	if s.moves != nil {
+		s.sendAll(with[0])
+		s.recvReduceAll(with[0], sum(s.final && left == 0))
+		return
+	}
 	if len(with) > 0 {
 		s.b.exchange(s.lane, s.peers(with...), s.all(), sum(s.final && left == 0), left)
 	}
