@@ -6,6 +6,7 @@
 # make bench      latency and bandwidth of the collectives beside plain goroutines; BENCHARGS=-ranks=8 and the like
 # make bench-go   the packages' own benchmarks; PKG=./plan BENCH=Choose for some
 # make bench-peers  Kolo beside Open MPI, plain goroutines and what memory allows; PEERS=-quick
+# make rxe-vm     our RoCE endpoint against the Linux kernel's, in an emulated machine (root, Debian; a minute, more at first)
 # make lint fmt   the house rules; the source formatted
 
 SHELL := bash
@@ -24,7 +25,7 @@ RACE = $(shell test "$$($(GO) env CGO_ENABLED)" = 1 && command -v "$$($(GO) env 
 tagged = { grep -rlE "^//go:build .*\b$(1)\b" --include='*.go' . || true; } | xargs -r -n1 dirname | sort -u
 say  = @printf '\n== %s\n' "$(1)"
 
-.PHONY: demo demo-scale test test-long check bench bench-go lint fmt
+.PHONY: demo demo-scale test test-long check bench bench-go rxe-vm lint fmt
 .PHONY: check-format check-vet check-generated check-modules check-arm64 check-tags tools say-race
 
 demo:
@@ -50,6 +51,11 @@ bench-go:
 PEERS ?=
 bench-peers:
 	$(GO) run ./bench/peers $(PEERS)
+
+# The kernel and the image are kept in RXE_DIR.
+RXE_DIR ?= $(or $(TMPDIR),/tmp)/kolo-rxe
+rxe-vm:
+	channel/roce/testdata/rxe/run.sh $(RXE_DIR)
 
 lint:
 	$(call say,house rules)

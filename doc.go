@@ -22,6 +22,7 @@
 //	channel          the channel actor, the driver interface, matching, media
 //	channel/hccs     the driver for ranks of one process: zero-copy, fabric
 //	channel/tcp      the driver between processes and hosts: sockets
+//	channel/roce     the driver between hosts: RoCE v2 in user space
 //	channel/faulty   a driver around another that loses, delays and cuts
 //	rank             the user's API: World, Group, Work, every collective, Run
 //	npu, npu/sim     devices and streams; a simulated NPU

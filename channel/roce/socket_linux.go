@@ -14,6 +14,7 @@ const (
 	solUDP         = 17
 	udpSegment     = 103
 	udpGRO         = 104
+	udpNoCheck6Rx  = 102
 	ipPMTUDiscDo   = 2
 	ipv6PMTUDiscDo = 2
 	ipv6MTUDiscov  = 23
@@ -46,6 +47,11 @@ func mark(c *net.UDPConn, v4 bool, class int) error {
 		}
 		if err := syscall.SetsockoptInt(fd, level, tos, class); err != nil {
 			return os.NewSyscallError("set the traffic class", err)
+		}
+		if !v4 { // adapters, and the kernel's own RoCE, send no UDP checksum over IPv6: the CRC is stronger
+			if err := syscall.SetsockoptInt(fd, solUDP, udpNoCheck6Rx, 1); err != nil {
+				return os.NewSyscallError("take packets without UDP checksum", err)
+			}
 		}
 		return os.NewSyscallError("forbid fragments", syscall.SetsockoptInt(fd, level, discover, do))
 	})

@@ -70,21 +70,28 @@ func TestAppendThenParse(t *testing.T) {
 	require.Equal(t, "status 99", Status(99).String())
 }
 
-// testdata/packets.txt has whole packets from the IP header on, each with a name, whose
-// CRCs another implementation has judged (see testdata/README.md).
-func TestCRCOfFixtures(t *testing.T) {
-	f, err := os.Open("testdata/packets.txt")
+// fixtures reads a file of whole packets, from the IP header on, each with a name.
+func fixtures(t *testing.T, file string, f func(name string, ip []byte)) (n int) {
+	r, err := os.Open(file)
 	require.NoError(t, err)
-	defer f.Close()
-	n := 0
-	for in := bufio.NewScanner(f); in.Scan(); {
+	defer func() { require.NoError(t, r.Close()) }()
+	for in := bufio.NewScanner(r); in.Scan(); n++ {
 		name, text, ok := strings.Cut(in.Text(), ": ")
 		if !ok || strings.HasPrefix(name, "#") {
+			n--
 			continue
 		}
-		n++
-		ip, err := hex.DecodeString(strings.ReplaceAll(text, " ", ""))
+		ip, err := hex.DecodeString(text)
 		require.NoError(t, err)
+		f(name, ip)
+	}
+	return n
+}
+
+// The packets of testdata/packets.txt have CRCs that another implementation has judged
+// (see testdata/README.md).
+func TestCRCOfFixtures(t *testing.T) {
+	n := fixtures(t, "testdata/packets.txt", func(name string, ip []byte) {
 		flow, udp := flowOf(ip)
 		require.True(t, flow.Sealed(udp[8:]), name)
 		p, err := Parse(udp[8:])
@@ -95,13 +102,27 @@ func TestCRCOfFixtures(t *testing.T) {
 			changed := bytes.Clone(ip)
 			changed[bit/8] ^= 1 << (bit % 8)
 			if covered(ip, bit/8) {
-				flow, _ := flowOf(ip)
 				off := len(ip) - len(udp) + 8
 				require.False(t, flow.Sealed(changed[off:]), "%s, bit %d", name, bit)
 			}
 		}
-	}
+	})
 	require.Equal(t, 38, n)
+}
+
+// Packets that the Linux kernel has sent have the CRC that this package computes.
+func TestPacketsOfTheKernel(t *testing.T) {
+	n := fixtures(t, "testdata/kernel.txt", func(name string, ip []byte) {
+		flow, udp := flowOf(ip)
+		require.True(t, flow.Sealed(udp[8:]), name)
+		p, err := Parse(udp[8:])
+		require.NoError(t, err, name)
+		require.Equal(t, "kernel, "+p.Op.String(), name)
+		require.EqualValues(t, 0xabc, p.QPN)
+		udp[6+8]++ // a byte of the queue pair's number
+		require.False(t, flow.Sealed(udp[8:]), name)
+	})
+	require.Equal(t, 11, n)
 }
 
 // A packet of another implementation of the CRC: 127.0.0.1 to 127.0.0.2, seen by scapy.

@@ -1,0 +1,55 @@
+#!/bin/bash
+# Boots Debian's kernel with its RoCE driver (rdma_rxe) in an emulated machine and lets
+# our endpoint talk with it. Needs root, apt-get, gcc and Go; takes some minutes the
+# first time. Called by make rxe-vm.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+work=${1:?usage: run.sh DIRECTORY, for the kernel and the image}
+mkdir -p "$work"
+cd "$work"
+for c in qemu-system-x86_64 busybox cpio modprobe rdma ip gcc; do
+	command -v $c >/dev/null || missing=1
+done
+if [ -n "${missing:-}" ] || [ ! -e /usr/include/infiniband/verbs.h ]; then
+	apt-get -qq update
+	DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends qemu-system-x86 busybox-static cpio kmod iproute2 \
+		rdma-core ibverbs-providers libibverbs-dev gcc libc6-dev
+fi
+if [ ! -d k/boot ]; then
+	image=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image-/ {print $2; exit}')
+	apt-get -qq download "$image"
+	mkdir k
+	dpkg -x linux-image-*.deb k
+	depmod -b k "$(ls k/lib/modules)"
+fi
+rm -rf r
+mkdir -p r/bin r/mods r/proc r/sys r/dev r/tmp r/run r/etc r/var
+cp "$here/init" r/init
+chmod +x r/init
+gcc -O1 -o r/bin/peer "$here/peer.c" -libverbs
+(cd "$here/../.." && CGO_ENABLED=0 go test -c -o "$work/r/bin/roce.test" .)
+cp "$(command -v busybox)" r/bin/busybox
+for c in sh mount insmod sleep cat uname poweroff; do ln -s busybox r/bin/$c; done
+cp "$(command -v ip)" r/bin/xip
+cp "$(command -v rdma)" r/bin/rdma
+lib=/usr/lib/$(gcc -print-multiarch)
+mkdir -p "r$lib/libibverbs" r/etc/libibverbs.d r/lib64
+cp "$lib"/libibverbs/librxe-rdmav*.so "r$lib/libibverbs/"
+cp /etc/libibverbs.d/rxe.driver r/etc/libibverbs.d/
+for f in r/bin/peer r/bin/xip r/bin/rdma "r$lib"/libibverbs/*.so; do
+	ldd "$f" | awk '/=> \// {print $3} /^\t\// {print $1}'
+done | sort -u | while read -r so; do
+	mkdir -p "r$(dirname "$so")"
+	cp -L "$so" "r$so"
+done
+version=$(ls k/lib/modules)
+for m in crc32_generic rdma_rxe ib_uverbs veth; do
+	modprobe -d "$PWD/k" -S "$version" --show-depends $m
+done | awk '/^insmod/ && !seen[$2]++ {print $2}' | while read -r ko; do
+	cp "$ko" r/mods/
+	basename "$ko" >>r/mods/order
+done
+(cd r && find . | cpio -o -H newc --quiet | gzip -1) >initrd.gz
+timeout 400 qemu-system-x86_64 -m 1024 -smp 1 -nodefaults -no-reboot -display none -serial stdio \
+	-kernel k/boot/vmlinuz-* -initrd initrd.gz -append 'console=ttyS0 quiet panic=-1 mitigations=off' </dev/null | tr -d '\r' | tee out.txt
+grep -q '^exit status 0$' out.txt
