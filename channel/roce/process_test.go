@@ -2,6 +2,7 @@ package roce_test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -20,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// childVariable tells the test binary that it is the other process.
+// childVariable tells the test binary that it is another process, and which rank.
 const childVariable = "KOLO_ROCE_TEST_CHILD"
 
 // processConfig is what both processes use.
@@ -61,39 +62,23 @@ func lone(t *testing.T, me kolo.Rank, r *bufio.Reader, w io.Writer) *side {
 // processSizes are the messages between the processes, each answered with other bytes.
 var processSizes = []int{0, 1, 8, 8 << 10, 8<<10 + 1, 1<<20 + 3, 20 << 20}
 
-// TestChild is the other process.
+// TestChild is another process: rank 1 answers, rank 0 asks.
 func TestChild(t *testing.T) {
-	if os.Getenv(childVariable) == "" {
-		t.Skip("it is run by TestTwoProcesses, in a process of its own")
+	switch os.Getenv(childVariable) {
+	case "0":
+		ask(t, lone(t, 0, bufio.NewReader(os.Stdin), os.Stdout))
+	case "1":
+		s := lone(t, 1, bufio.NewReader(os.Stdin), os.Stdout)
+		answer(t, s)
+		// never sent: until this process is killed, or the other has closed its link
+		s.post(channel.Recv, channel.Key{Call: 1 << 20}, make([]byte, 4))
+		require.ErrorIs(t, s.wait().Err, kolo.ErrLost)
+	default:
+		t.Skip("it is run by other tests, in a process of its own")
 	}
-	s := lone(t, 1, bufio.NewReader(os.Stdin), os.Stdout)
-	for i, n := range processSizes {
-		k := channel.Key{Call: uint64(i), Class: channel.Message}
-		buf := make([]byte, n)
-		s.post(channel.Recv, k, buf)
-		require.NoError(t, s.wait().Err)
-		require.Equal(t, pattern(n, uint64(i)), buf)
-		s.post(channel.Send, k, pattern(n, uint64(100+i)))
-		require.NoError(t, s.wait().Err)
-	}
-	s.post(channel.Recv, channel.Key{Call: 1 << 20}, make([]byte, 4)) // never sent: until this process is killed
-	s.wait()
 }
 
-// Two processes exchange messages; then one of them is killed while it receives, and the
-// other loses it within the deadline.
-func TestTwoProcesses(t *testing.T) {
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChild$", "-test.timeout=60s")
-	c.Env = append(os.Environ(), childVariable+"=1")
-	in, err := c.StdinPipe()
-	require.NoError(t, err)
-	out, err := c.StdoutPipe()
-	require.NoError(t, err)
-	c.Stderr = os.Stderr
-	require.NoError(t, c.Start())
-	defer func() { _ = c.Wait() }() // it was killed
-	defer func() { _ = c.Process.Kill() }()
-	s := lone(t, 0, bufio.NewReader(out), in)
+func ask(t *testing.T, s *side) {
 	for i, n := range processSizes {
 		k := channel.Key{Call: uint64(i), Class: channel.Message}
 		buf := make([]byte, n)
@@ -102,8 +87,46 @@ func TestTwoProcesses(t *testing.T) {
 		for range 2 {
 			require.NoError(t, s.wait().Err)
 		}
-		require.Equal(t, pattern(n, uint64(100+i)), buf)
+		require.True(t, bytes.Equal(pattern(n, uint64(100+i)), buf), "%d bytes", n)
 	}
+}
+
+func answer(t *testing.T, s *side) {
+	for i, n := range processSizes {
+		k := channel.Key{Call: uint64(i), Class: channel.Message}
+		buf := make([]byte, n)
+		s.post(channel.Recv, k, buf)
+		require.NoError(t, s.wait().Err)
+		require.True(t, bytes.Equal(pattern(n, uint64(i)), buf), "%d bytes", n)
+		s.post(channel.Send, k, pattern(n, uint64(100+i)))
+		require.NoError(t, s.wait().Err)
+	}
+}
+
+// child starts another process, with a prefix to its command.
+func child(t *testing.T, rank int, prefix ...string) (*exec.Cmd, io.WriteCloser, *bufio.Reader) {
+	list := append(prefix, os.Args[0], "-test.run=^TestChild$", "-test.timeout=60s")
+	c := exec.CommandContext(t.Context(), list[0], list[1:]...)
+	c.Env = append(os.Environ(), fmt.Sprint(childVariable, "=", rank))
+	c.Stderr = os.Stderr
+	in, err := c.StdinPipe()
+	require.NoError(t, err)
+	out, err := c.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	t.Cleanup(func() {
+		_ = c.Process.Kill() // it may have ended
+		_ = c.Wait()
+	})
+	return c, in, bufio.NewReader(out)
+}
+
+// Two processes exchange messages; then one of them is killed while it receives, and the
+// other loses it within the deadline.
+func TestTwoProcesses(t *testing.T) {
+	c, in, out := child(t, 1)
+	s := lone(t, 0, out, in)
+	ask(t, s)
 	recv := s.post(channel.Recv, channel.Key{Call: 1 << 21}, make([]byte, 4))
 	require.NoError(t, c.Process.Kill())
 	start := time.Now()
@@ -114,4 +137,66 @@ func TestTwoProcesses(t *testing.T) {
 		require.Contains(t, []*channel.Op{recv, send}, op)
 	}
 	t.Logf("the killed process was lost after %v", time.Since(start))
+}
+
+// Two network namespaces with a wire between them are two hosts: no loopback in common,
+// packets that really are cut, path MTUs of the wire.
+func TestTwoHosts(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("it makes network namespaces, which needs root")
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("no ip (package iproute2)")
+	}
+	for _, mtu := range []string{"1500", "9000"} {
+		for _, family := range []string{"IPv6", "IPv4"} {
+			t.Run("MTU "+mtu+" "+family, func(t *testing.T) { twoHosts(t, mtu, family) })
+		}
+	}
+}
+
+func twoHosts(t *testing.T, mtu, family string) {
+	ip := func(args ...string) {
+		if b, err := exec.CommandContext(t.Context(), "ip", args...).CombinedOutput(); err != nil {
+			t.Skipf("ip %v: %v: %s", args, err, b)
+		}
+	}
+	var names [2]string
+	for i := range names {
+		names[i] = fmt.Sprintf("kolo-roce-%d-%d", os.Getpid(), i)
+		ip("netns", "add", names[i])
+		t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", names[i]).Run() }) // with its interface
+	}
+	ip("-n", names[0], "link", "add", "v", "mtu", mtu, "type", "veth", "peer", "name", "v", "mtu", mtu, "netns", names[1])
+	for i, n := range names {
+		if family == "IPv6" {
+			ip("-n", n, "addr", "add", fmt.Sprintf("fd0a::%d/64", i+1), "dev", "v", "nodad")
+		} else {
+			ip("-n", n, "addr", "add", fmt.Sprintf("10.10.0.%d/24", i+1), "dev", "v")
+		}
+		ip("-n", n, "link", "set", "v", "up")
+		ip("-n", n, "link", "set", "lo", "up")
+	}
+	var cs [2]*exec.Cmd
+	var ins [2]io.WriteCloser
+	var outs [2]*bufio.Reader
+	for i, n := range names {
+		cs[i], ins[i], outs[i] = child(t, i, "ip", "netns", "exec", n)
+	}
+	for i := range names {
+		for {
+			line, err := outs[i].ReadString('\n')
+			require.NoError(t, err)
+			if strings.HasPrefix(line, "address ") {
+				_, err := io.WriteString(ins[1-i], line)
+				require.NoError(t, err)
+				break
+			}
+		}
+	}
+	for i := range names {
+		rest, err := io.ReadAll(outs[i])
+		require.NoError(t, err)
+		require.NoError(t, cs[i].Wait(), "rank %d: %s", i, rest)
+	}
 }
