@@ -63,7 +63,7 @@ func train(ctx context.Context, how way) ([]float64, error) {
 	var mu sync.Mutex
 	var losses []float64
 	err := rank.Run(ctx, how.ranks, func(ctx context.Context, w *rank.World) error {
-		mine, err := trainRank(ctx, how, w.Group())
+		mine, err := trainRank(ctx, how, w.Group(), nil)
 		if w.Rank() == 0 {
 			mu.Lock()
 			defer mu.Unlock()
@@ -74,11 +74,15 @@ func train(ctx context.Context, how way) ([]float64, error) {
 	return losses, err
 }
 
-func trainRank(ctx context.Context, how way, g *rank.Group) ([]float64, error) {
+// trainRank is one rank's training; more changes what its Reducer does.
+func trainRank(ctx context.Context, how way, g *rank.Group, more func(*pipeline.ReducerConfig)) ([]float64, error) {
 	data := samples(4*batch, 1)
 	n := newNetwork(2, 2, 24, 24, 1) // the same on all ranks
-	r, err := pipeline.NewReducer(pipeline.ReducerConfig{Group: g, Params: n.params(), Op: kolo.Avg,
-		Accumulate: how.accumulate, Bucket: 2048, First: 256})
+	c := pipeline.ReducerConfig{Group: g, Params: n.params(), Op: kolo.Avg, Accumulate: how.accumulate, Bucket: 2048, First: 256}
+	if more != nil {
+		more(&c)
+	}
+	r, err := pipeline.NewReducer(c)
 	if err != nil {
 		return nil, err
 	}
