@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -536,4 +538,80 @@ func TestDriverNamesItsLibrary(t *testing.T) {
 	require.Equal(t, r.lib.Path, path)
 	require.Equal(t, "1.17.0", version)
 	require.Equal(t, "stand-in, no NPU", r.devices[0].Info().Name)
+}
+
+// TestRandomFaults has streams that wait for each other while their tasks fail on the
+// device, calls are refused, and streams are aborted, at random. Nothing hangs, each
+// callback that was taken is called once, nothing is held in the end, and the library
+// is not called as it must not be.
+func TestRandomFaults(t *testing.T) {
+	r := newRig(t, 2)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	var taken, called atomic.Int64
+	over := errors.New("over")
+	for range 40 {
+		var streams [4]npu.Stream
+		var events [3]npu.Event
+		for i := range streams {
+			streams[i] = r.stream(0)
+		}
+		for i := range events {
+			events[i] = r.event(0)
+		}
+		a, b, far := r.alloc(0, 4096), r.alloc(0, 4096), r.alloc(1, 4096)
+		for range 60 {
+			s, e := streams[rng.IntN(4)], events[rng.IntN(3)]
+			switch rng.IntN(12) { // what a stream that has failed refuses
+			case 0, 1:
+				_ = s.Record(e)
+			case 2, 3:
+				_ = s.Wait(e)
+			case 4:
+				if s.Callback(func(error) { called.Add(1) }) == nil {
+					taken.Add(1)
+				}
+			case 5:
+				s.Abort(over)
+			case 6:
+				r.lib.Fault(0, 507015, rng.IntN(4))
+			case 7:
+				name := []string{"aclrtMemcpyAsync", "aclrtRecordEvent", "aclrtStreamWaitEvent", "aclrtLaunchCallback", "aclrtStreamAbort"}[rng.IntN(5)]
+				r.lib.Inject(name, 507013, rng.IntN(3))
+			case 8:
+				_ = s.Reduce(a, b, kolo.Uint8, kolo.Sum) // by way of the host
+			case 9:
+				_ = s.Copy(far, a)
+			default:
+				_ = s.Copy(a, b)
+			}
+			if _, err := s.Query(); err != nil && rng.IntN(2) == 0 {
+				s.Abort(over)
+			}
+		}
+		r.lib.Fault(0, 0, 0)
+		for _, name := range []string{"aclrtMemcpyAsync", "aclrtRecordEvent", "aclrtStreamWaitEvent", "aclrtLaunchCallback", "aclrtStreamAbort"} {
+			r.lib.Inject(name, 0, 0)
+		}
+		for _, s := range streams {
+			s.Abort(over)
+		}
+		for _, s := range streams {
+			r.ok(s.Sync(r.ctx))
+		}
+		for _, s := range streams {
+			r.ok(s.Copy(b, a)) // after an abort a stream is as good as new
+			r.ok(s.Sync(r.ctx))
+			r.ok(s.Close())
+		}
+		for _, e := range events {
+			r.ok(e.Close())
+		}
+		r.ok(errors.Join(r.devices[0].Free(a), r.devices[0].Free(b), r.devices[1].Free(far)))
+	}
+	require.Equal(t, taken.Load(), called.Load(), "seed %d", seed)
+	h := r.devices[0].Health()
+	r.ok(h.Err)
+	require.Zero(t, h.Buffers+h.Streams+h.Tasks, "seed %d: %+v", seed, h)
 }

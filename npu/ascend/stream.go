@@ -321,6 +321,10 @@ func (k *task) begin() {
 		v.end(k, nil) // which fails the stream
 		return
 	}
+	if err := k.s.queue.Err(); err != nil { // since the order gave it
+		v.end(k, err)
+		return
+	}
 	for _, d := range k.parts {
 		d.users++
 	}
@@ -360,13 +364,20 @@ func (s *stream) issueNow(k *task, step int) {
 		return
 	}
 	s.given = k.number
-	if k.issue == nil {
-		return
+	var err error
+	switch {
+	case s.handle == 0:
+		err = errNoStream
+	case k.issue != nil:
+		err = k.issue(step)
 	}
-	if err := k.issue(step); err != nil {
+	if err != nil {
 		s.failed(s.error(k.op, err))
 	}
 }
+
+// errNoStream is told where a stream of the device could not be made anew.
+var errNoStream = fmt.Errorf("%w: the device has no such stream any more", npu.ErrFault)
 
 // mark has a marker put behind what is in flight, unless there is one. v.mu is held.
 func (s *stream) mark() {
@@ -380,7 +391,7 @@ func (s *stream) mark() {
 func (s *stream) markNow() {
 	d := s.d
 	d.v.mu.Lock()
-	skip := !s.marked || s.token != 0 || len(s.flight) == 0 || d.lost != nil || d.finishing
+	skip := !s.marked || s.token != 0 || len(s.flight) == 0 || d.lost != nil || d.finishing || s.handle == 0
 	number := s.given
 	if skip {
 		d.v.mu.Unlock()
@@ -492,12 +503,20 @@ func (s *stream) resolve(upto uint64, err error) {
 
 // abortNow has the device drop what it has of the stream.
 func (s *stream) abortNow(upto uint64, cause error) {
-	if !s.d.usable() || s.d.finishing {
+	if !s.d.usable() || s.d.finishing || s.handle == 0 {
 		return
 	}
-	if err := s.d.v.lib.call(fnStreamAbort, s.handle); err != nil {
-		s.failed(s.error("abort", err))
+	lib := s.d.v.lib
+	err := lib.call(fnStreamAbort, s.handle)
+	if err == nil {
+		_, err = lib.streamIdle(s.handle) // a task may have failed before, which the stream keeps
+	}
+	if errors.Is(err, npu.ErrLost) {
+		s.d.lose(err)
 		return
+	}
+	if err != nil {
+		s.replace() // which ends what runs
 	}
 	v := s.d.v
 	v.enter()
@@ -530,18 +549,29 @@ func (s *stream) breakDown(err error) {
 	if skip {
 		return
 	}
-	if v.lib.has(fnStreamAbort) {
-		_ = v.lib.call(fnStreamAbort, s.handle) // one that fails is replaced all the same
+	if v.lib.has(fnStreamAbort) && s.handle != 0 {
+		_ = v.lib.call(fnStreamAbort, s.handle) // one that fails goes all the same
 	}
+	s.destroy() // what is still running must not touch the memory that is given back here
 	var known *npu.Error
 	if !errors.As(err, &known) {
 		err = s.error("task", err)
 	}
 	v.enter()
-	defer v.leave()
-	s.broken = true
+	stale := true // all that the device had was aborted before it failed
+	for _, k := range s.flight {
+		stale = stale && (k.Err != nil || k.number > s.given)
+	}
+	if stale {
+		s.resolve(s.given, err)
+		v.leave()
+		s.replace() // what was asked for since goes on
+		return
+	}
+	s.broken = true // Abort has it made anew
 	s.resolve(s.issued, err)
 	v.order.Fail(&s.queue, err)
+	v.leave()
 }
 
 // create makes the stream on the device.
@@ -568,6 +598,9 @@ func (s *stream) destroy() {
 		return
 	}
 	lib := s.d.v.lib
+	if idle, err := lib.streamIdle(s.handle); (err != nil || !idle) && lib.has(fnStreamAbort) {
+		_ = lib.call(fnStreamAbort, s.handle) // so that no callback comes when nobody takes it; it goes all the same
+	}
 	_ = lib.call(fnUnSubscribeReport, s.d.reporter, s.handle) // it goes with the stream
 	destroy := fnDestroyStream
 	if lib.has(fnDestroyStreamForce) {
