@@ -9,6 +9,11 @@ import (
 	"strings"
 )
 
+// Self is this process as a Member without ranks, as a join would tell of it.
+func Self() Member {
+	return Member{Host: thisHost(""), PID: os.Getpid(), Addresses: hostAddresses(nil, "")}
+}
+
 // thisHost is where this process runs.
 func thisHost(rack string) Host {
 	h := Host{Rack: rack, User: os.Getuid()}

@@ -36,6 +36,8 @@ type testFlags struct {
 	root, check, ranks int
 
 	inplace, algo, json, plot     string
+	transport                     string
+	place                         place
 	timeout                       time.Duration
 	explain, uneven, reproducible bool
 
@@ -48,7 +50,8 @@ func (f *testFlags) register(s *pflag.FlagSet) {
 	f.set = s
 	s.SortFlags = false
 	f.min, f.max = defaultSize, defaultSize
-	s.IntVarP(&f.ranks, "npus", "p", defaultRanks, "`ranks` in this process")
+	s.IntVarP(&f.ranks, "npus", "p", defaultRanks, "`ranks` in this process; under a launcher in each process, and 1 unless given")
+	s.StringVar(&f.transport, "transport", "", "`driver` between the ranks: "+strings.Join(transports, ", ")+" (default hccs in a process, shm between those of a host, else tcp)")
 	s.VarP(&f.min, "minbytes", "b", "least `size`: bytes, or with K, M, G (of 1024)")
 	s.VarP(&f.max, "maxbytes", "e", "largest `size`")
 	s.VarP(&f.step, "stepbytes", "i", "`size` between two sizes; 0 repeats the least until interrupted (default (e-b)/10)")
@@ -57,7 +60,7 @@ func (f *testFlags) register(s *pflag.FlagSet) {
 	s.IntVarP(&f.warmup, "warmup_iters", "w", defaultWarm, "`calls` before those")
 	s.StringVarP(&f.op, "op", "o", "sum", "`operation`: sum, prod, max, min, avg")
 	s.StringVarP(&f.dtype, "datatype", "d", "fp32", "element `type`: int8 int16 int32 int64 uint8 uint16 uint32 uint64 fp16 bfp16 fp32 fp64")
-	s.IntVarP(&f.root, "root", "r", 0, "`rank` that has the data, or gets the result; its row is printed")
+	s.IntVarP(&f.root, "root", "r", 0, "`rank` that has the data, or gets the result")
 	s.IntVarP(&f.check, "check", "c", 1, "compare every element on every rank after the timed calls: 0 no, 1 yes, 2 and say what is wrong")
 
 	s.StringVar(&f.inplace, "inplace", "", "`buffers`: out (two), in (one), both (a row for each) (default out, where the operator has it)")
@@ -78,11 +81,15 @@ func (f *testFlags) register(s *pflag.FlagSet) {
 
 // config is what perf is to do.
 func (f *testFlags) config(o perf.Operator, env rank.Config) (*perf.Config, error) {
+	f.place.processes = max(f.place.processes, 1)
+	if !f.place.alone() && !f.set.Changed("npus") {
+		f.ranks = 1
+	}
 	if err := f.refuse(); err != nil {
 		return nil, err
 	}
 	c := &perf.Config{
-		Operator: o, Ranks: f.ranks, Root: kolo.Rank(f.root), Iterations: f.iters, Warmup: f.warmup,
+		Operator: o, Ranks: f.all(), Root: kolo.Rank(f.root), Iterations: f.iters, Warmup: f.warmup,
 		Check: f.check > 0, Uneven: f.uneven, Rank: env,
 	}
 	var err error
@@ -112,13 +119,24 @@ func (f *testFlags) config(o perf.Operator, env rank.Config) (*perf.Config, erro
 	return c, c.Validate()
 }
 
+// all is the number of ranks of all processes.
+func (f *testFlags) all() int { return f.ranks * f.place.processes }
+
+// party is the world that the flags ask for, with the configuration of c but for the
+// algorithm: that is for the measured calls only, what is forced need not know others.
+func (f *testFlags) party(c *perf.Config) partyConfig {
+	p := partyConfig{place: f.place, each: f.ranks, transport: f.transport, rank: c.Rank}
+	p.rank.Algorithm = ""
+	return p
+}
+
 // refuse says which flags ask for what there is not.
 func (f *testFlags) refuse() error {
 	switch {
 	case f.ranks < 1:
 		return fmt.Errorf("-p %d: want 1 or more ranks", f.ranks)
-	case f.root < 0 || f.root >= f.ranks:
-		return fmt.Errorf("-r %d: the ranks are 0 to %d; give more with -p", f.root, f.ranks-1)
+	case f.root < 0 || f.root >= f.all():
+		return fmt.Errorf("-r %d: the ranks are 0 to %d; give more with -p", f.root, f.all()-1)
 	case f.iters < 1:
 		return fmt.Errorf("-n %d: a time needs 1 or more calls", f.iters)
 	case f.warmup < 0:
@@ -137,6 +155,10 @@ func (f *testFlags) refuse() error {
 		return errors.New("-t: there is no device whose time could be taken; leave it out, times are the slowest rank's")
 	case f.set.Changed("timeout") && f.timeout <= 0:
 		return fmt.Errorf("--timeout %v: want more than 0, as 30s", f.timeout)
+	}
+	p := f.party(&perf.Config{})
+	if err := p.validate(); err != nil {
+		return err
 	}
 	if f.plot != "" {
 		if err := chart.Check(f.plot); err != nil {

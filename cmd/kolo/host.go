@@ -3,11 +3,13 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
 
+	"github.com/kolo-ccl/kolo/cluster"
 	"github.com/kolo-ccl/kolo/cmd/kolo/internal/perf"
 	"github.com/kolo-ccl/kolo/cmd/kolo/internal/report"
 )
@@ -18,9 +20,13 @@ func (a *app) fits(c *perf.Config) error {
 	if err != nil {
 		return err
 	}
+	ranks := c.Ranks
+	if c.Worlds != nil {
+		ranks = len(c.Worlds)
+	}
 	if have, ok := availableMemory(); ok && need > have {
 		return fmt.Errorf("%d ranks of %s need %s of memory and the host has %s; take a smaller -e, fewer ranks, or --inplace in",
-			c.Ranks, c.Operator.Name, mebibytes(need), mebibytes(have))
+			ranks, c.Operator.Name, mebibytes(need), mebibytes(have))
 	}
 	return nil
 }
@@ -43,15 +49,15 @@ func availableMemory() (int64, bool) {
 }
 
 // devices lists where the ranks run.
-func devices(ranks int) []report.Device {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "localhost"
+func devices(members []cluster.Member) []report.Device {
+	var list []report.Device
+	for i := range members {
+		m := &members[i]
+		for k, r := range m.Ranks {
+			list = append(list, report.Device{Rank: int(r), PID: m.PID, Host: hostName(m), Device: k, Info: device()})
+		}
 	}
-	list := make([]report.Device, ranks)
-	for r := range list {
-		list[r] = report.Device{Rank: r, PID: os.Getpid(), Host: host, Device: r, Info: device()}
-	}
+	slices.SortFunc(list, func(a, b report.Device) int { return a.Rank - b.Rank })
 	return list
 }
 
@@ -67,7 +73,7 @@ func (a *app) arguments(f *testFlags, c *perf.Config) []string {
 // environment is what a test looks at, and what the Go runtime does.
 func (a *app) environment() []string {
 	list := []string{}
-	for _, name := range []string{"HCCL_ALGO", "HCCL_EXEC_TIMEOUT", "HCCL_DETERMINISTIC", "GOMAXPROCS", "GOGC", "GODEBUG"} {
+	for _, name := range []string{"HCCL_ALGO", "HCCL_EXEC_TIMEOUT", "HCCL_DETERMINISTIC", "RANK", "WORLD_SIZE", "GOMAXPROCS", "GOGC", "GODEBUG"} {
 		if v := a.getenv(name); v != "" {
 			list = append(list, name+"="+v)
 		}

@@ -10,14 +10,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/cluster"
 	"github.com/kolo-ccl/kolo/cmd/kolo/internal/chart"
 	"github.com/kolo-ccl/kolo/cmd/kolo/internal/perf"
 	"github.com/kolo-ccl/kolo/cmd/kolo/internal/report"
 	"github.com/kolo-ccl/kolo/rank"
 )
 
-const testLong = `Test measures a collective of ranks in this process and checks its result, with
-the flags and the table of hccl_test.
+const testLong = `Test measures a collective of ranks and checks its result, with the flags and the
+table of hccl_test. The ranks are in this process, or under kolo run, torchrun, srun or
+mpirun in all processes that it starts, -p in each; rank 0 prints the table.
 
 A time is that of the slowest rank over all timed calls, back to back, divided by
 their number. alg_bandwidth is the size divided by it, in 1e9 bytes per second;
@@ -67,6 +69,9 @@ func (a *app) operatorCommand(o perf.Operator) *cobra.Command {
 		if err != nil {
 			return &usageError{err, cmd.CommandPath()}
 		}
+		if f.place, err = a.place(); err != nil {
+			return &usageError{err, cmd.CommandPath()}
+		}
 		c, err := f.config(o, env)
 		if err != nil {
 			return &usageError{err, cmd.CommandPath()}
@@ -90,21 +95,42 @@ func testExamples(name string) string {
 }
 
 // test runs a test and writes everything that the flags ask for.
-func (a *app) test(ctx context.Context, f *testFlags, c *perf.Config) error {
+// In a world of several processes that of rank 0 writes it; the others end with the
+// same code where a call has failed.
+func (a *app) test(ctx context.Context, f *testFlags, c *perf.Config) (err error) {
+	if f.place.alone() { // before so many ranks are made
+		if err := a.fits(c); err != nil {
+			return err
+		}
+	}
+	p, err := a.open(ctx, f.party(c))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	c.Worlds, c.Now, c.Tamper = p.worlds, a.now, a.tamper
 	if err := a.fits(c); err != nil {
 		return err
 	}
+	if !p.leads() {
+		return brief(c.Run(ctx))
+	}
+	return a.lead(ctx, f, c, p.members())
+}
+
+// lead is test in the process of rank 0.
+func (a *app) lead(ctx context.Context, f *testFlags, c *perf.Config, members []cluster.Member) error {
 	if f.set.Changed("stepfactor") && f.set.Changed("stepbytes") {
 		a.note("-f and -i are given; -f counts")
 	}
 	if c.Check && !c.Exact() {
 		a.note("the check is off: %v of %d ranks of %v cannot be exact", c.Op, c.Ranks, c.DType)
 	}
-	r, err := a.newRecord(f, c)
+	r, err := a.newRecord(f, c, members)
 	if err != nil {
 		return err
 	}
-	c.Now, c.Tamper, c.Begin, c.Row = a.now, a.tamper, r.begin, r.row
+	c.Begin, c.Row = r.begin, r.row
 	err = brief(c.Run(ctx))
 	if c.Repeat && errors.Is(err, kolo.ErrCanceled) {
 		err = nil // that is how it ends
@@ -152,7 +178,7 @@ type record struct {
 // maxPoints is how many points of each placement a plot has, the latest.
 const maxPoints = 1 << 16
 
-func (a *app) newRecord(f *testFlags, c *perf.Config) (*record, error) {
+func (a *app) newRecord(f *testFlags, c *perf.Config, members []cluster.Member) (*record, error) {
 	r := &record{app: a, flags: f, config: c}
 	counts, err := c.Range.Counts(c.Operator, c.Ranks, c.DType)
 	if err != nil {
@@ -162,7 +188,7 @@ func (a *app) newRecord(f *testFlags, c *perf.Config) (*record, error) {
 		r.progress = &progress{w: a.err, total: len(counts) * len(c.Placements), start: a.now(), now: a.now}
 	}
 	if f.json != "" {
-		r.document = report.NewDocument(c, a.now(), version(), a.arguments(f, c), a.environment(), devices(c.Ranks))
+		r.document = report.NewDocument(c, a.now(), version(), a.arguments(f, c), a.environment(), devices(members))
 	}
 	for _, p := range c.Placements {
 		name := fmt.Sprintf("%s, %v", algorithmName(c), p)

@@ -25,10 +25,14 @@ type Config struct {
 	Check      bool          // do it once more, and compare
 	Uneven     bool          // different counts, for operators that take counts
 	Rank       rank.Config
+	// Worlds are the ranks of this process where they are not all: of a world that was
+	// opened with Rank without its Algorithm, and which has Ranks ranks. They are the caller's to close. nil: Run makes
+	// Ranks ranks.
+	Worlds []*rank.World
 
 	Now func() time.Time
-	// Begin is told before each trial, and Row after it, both by one rank's goroutine
-	// while the others wait. An error of Row ends the run. Begin may be nil.
+	// Begin is told before each trial, and Row after it, both by rank 0's goroutine
+	// while the others wait; in a world of several processes only in that of rank 0. An error of Row ends the run. Begin may be nil.
 	Begin func(Row)
 	Row   func(Row) error
 	// Tamper is for tests: it may change a rank's output before it is compared.
@@ -94,6 +98,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("%w: %d iterations; want 1 or more", kolo.ErrArgument, c.Iterations)
 	case c.Warmup < 0:
 		return fmt.Errorf("%w: %d iterations before the timed ones", kolo.ErrArgument, c.Warmup)
+	case len(c.Worlds) > 0 && c.Worlds[0].Size() != c.Ranks:
+		return fmt.Errorf("%w: %d ranks, and a world of %d", kolo.ErrArgument, c.Ranks, c.Worlds[0].Size())
 	case c.Uneven && !c.Operator.Counted():
 		return fmt.Errorf("%w: %s takes no counts per rank, so they cannot be uneven", kolo.ErrArgument, c.Operator.Name)
 	}
@@ -128,17 +134,29 @@ func (c *Config) folds() kolo.ReduceOp {
 	return kolo.Max
 }
 
-// Memory is the bytes of all buffers together.
+// Memory is the bytes of all buffers of this process together.
 func (c *Config) Memory() (int64, error) {
 	counts, err := c.Range.Counts(c.Operator, c.Ranks, c.DType)
 	if err != nil {
 		return 0, err
 	}
 	total := int64(0)
-	for r := range c.Ranks {
+	for _, r := range c.here() {
 		total += c.most(r, counts)
 	}
 	return total, nil
+}
+
+// here are the ranks of this process.
+func (c *Config) here() []int {
+	var list []int
+	for _, w := range c.Worlds {
+		list = append(list, int(w.Rank()))
+	}
+	for r := 0; c.Worlds == nil && r < c.Ranks; r++ {
+		list = append(list, r)
+	}
+	return list
 }
 
 // most is the bytes that a rank needs for the trial that needs most.
@@ -160,11 +178,9 @@ func (c *Config) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s := &session{
-		Config: c, counts: counts,
-		pattern:  newPattern(c.DType, c.folds(), c.Ranks),
-		times:    make([]time.Duration, c.Ranks),
-		mistakes: make([]Mistake, c.Ranks),
+	s := &session{Config: c, counts: counts, pattern: newPattern(c.DType, c.folds(), c.Ranks)}
+	if c.Worlds != nil {
+		return s.part(ctx)
 	}
 	cfg := c.Rank
 	cfg.Algorithm = "" // of the measured group only: what is forced need not know barriers

@@ -2,6 +2,9 @@ package perf
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
 	"time"
 
 	"github.com/kolo-ccl/kolo"
@@ -9,32 +12,54 @@ import (
 	"github.com/kolo-ccl/kolo/rank"
 )
 
-// session is a run: what the ranks share. Each rank writes its place in times and
-// mistakes; the root reads all of them between two barriers.
+// session is a run: what the ranks of this process share, none of which changes.
 type session struct {
 	*Config
-	counts   []int64
-	pattern  *pattern
-	times    []time.Duration
-	mistakes []Mistake
+	counts  []int64
+	pattern *pattern
 }
 
 // worker is one rank of a session.
 type worker struct {
 	*session
 	group   *rank.Group // what is measured
-	between *rank.Group // of the same ranks, for the barriers around it
+	between *rank.Group // of the same ranks, for what lies around it
 	me      int
 	memory  []byte
+	note    []byte // what this rank has noted of a trial
+	notes   []byte // what all have
 }
+
+// reporter is the rank that calls Begin and Row.
+const reporter = 0
 
 // gap is what lies before the output if it is not in place: inputs and outputs keep
 // to multiples of it.
 const gap = 64
 
+// part is the session of the ranks of this process, in a world of several. When one of
+// them fails, its groups fail everywhere with the cause.
+func (s *session) part(ctx context.Context) error {
+	errs := make([]error, len(s.Worlds))
+	var wg sync.WaitGroup
+	for i, w := range s.Worlds {
+		// ends with the rank's work
+		wg.Go(func() {
+			if errs[i] = s.work(ctx, w); errs[i] == nil {
+				return
+			}
+			for _, g := range w.Groups() {
+				g.Abort(errs[i])
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
 // work is one rank's part of the session.
 func (s *session) work(ctx context.Context, w *rank.World) error {
-	k := &worker{session: s, between: w.Group(), me: int(w.Rank())}
+	k := &worker{session: s, between: w.Group(), me: int(w.Rank()), note: make([]byte, noteSize), notes: make([]byte, noteSize*w.Size())}
 	all := make([]kolo.Rank, w.Size())
 	for r := range all {
 		all[r] = kolo.Rank(r)
@@ -64,7 +89,7 @@ func (k *worker) try(ctx context.Context, t *trial) error {
 	l := t.lay(k.me)
 	in, out := k.place(t, &l)
 	r := t.request(k.Config, &l, in, out)
-	reports := k.me == int(k.Root)
+	reports := k.me == reporter
 	row := Row{Size: t.count * int64(k.DType.Size()), Count: t.perCall(), Placement: t.placement}
 	if reports && k.Begin != nil {
 		k.Begin(row)
@@ -80,8 +105,9 @@ func (k *worker) try(ctx context.Context, t *trial) error {
 	if err := k.repeat(ctx, r, k.Iterations); err != nil {
 		return err
 	}
-	k.times[k.me] = k.Now().Sub(start)
+	took := k.Now().Sub(start)
 	row.Checked = k.Check && k.pattern.exact
+	var m Mistake
 	if row.Checked {
 		k.load(in, out)
 		if err := rank.Do(ctx, k.group, r); err != nil {
@@ -90,15 +116,45 @@ func (k *worker) try(ctx context.Context, t *trial) error {
 		if k.Tamper != nil {
 			k.Tamper(kolo.Rank(k.me), out)
 		}
-		k.mistakes[k.me] = k.examine(&l, out)
+		m = k.examine(&l, out)
 	}
-	if err := rank.Barrier(ctx, k.between); err != nil {
+	write(k.note, took, &m)
+	if err := rank.AllGather(ctx, k.between, k.notes, k.note); err != nil {
 		return err
 	}
 	if !reports {
 		return nil
 	}
 	return k.report(t, &l, row)
+}
+
+// What a rank notes of a trial: four numbers and two texts, each with its length before
+// it, for which no text of a number is too long.
+const (
+	noteText = 40
+	noteSize = 4*8 + 2*noteText
+)
+
+// write makes a note. The same fields stand in read.
+func write(b []byte, took time.Duration, m *Mistake) {
+	for i, v := range []int64{int64(took), m.Wrong, m.Of, m.Index} {
+		binary.LittleEndian.PutUint64(b[8*i:], uint64(v))
+	}
+	for i, s := range []string{m.Got, m.Want} {
+		to := b[4*8+i*noteText:][:noteText]
+		to[0] = byte(copy(to[1:], s))
+	}
+}
+
+// read is what rank r has noted.
+func read(b []byte, r kolo.Rank) (took time.Duration, m Mistake) {
+	b = b[int(r)*noteSize:][:noteSize]
+	v := func(i int) int64 { return int64(binary.LittleEndian.Uint64(b[8*i:])) }
+	text := func(i int) string {
+		from := b[4*8+i*noteText:][:noteText]
+		return string(from[1 : 1+min(int(from[0]), noteText-1)])
+	}
+	return time.Duration(v(0)), Mistake{Rank: r, Wrong: v(1), Of: v(2), Index: v(3), Got: text(0), Want: text(1)}
 }
 
 // place is the rank's input and output.
@@ -154,19 +210,16 @@ func (k *worker) examine(l *layout, out []byte) Mistake {
 // report makes the row of what all ranks have noted.
 func (k *worker) report(t *trial, l *layout, row Row) error {
 	slowest := time.Duration(0)
-	for _, d := range k.times {
-		slowest = max(slowest, d)
+	for r := range k.Ranks {
+		took, m := read(k.notes, kolo.Rank(r))
+		slowest = max(slowest, took)
+		if m.Wrong > 0 {
+			row.Mistakes = append(row.Mistakes, m)
+		}
 	}
 	row.Time = float64(slowest.Nanoseconds()) / 1000 / float64(k.Iterations)
 	row.AlgBW = float64(row.Size) / max(row.Time, 1e-3) / 1000
 	row.BusBW = row.AlgBW * k.Operator.busFactor(k.Ranks)
-	if row.Checked {
-		for _, m := range k.mistakes {
-			if m.Wrong > 0 {
-				row.Mistakes = append(row.Mistakes, m)
-			}
-		}
-	}
 	var err error
 	if row.Choice, err = k.choice(t, l); err != nil {
 		return err

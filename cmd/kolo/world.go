@@ -1,0 +1,144 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	_ "github.com/kolo-ccl/kolo/channel/roce" // linked in
+	"github.com/kolo-ccl/kolo/cluster"
+	"github.com/kolo-ccl/kolo/plan"
+	"github.com/kolo-ccl/kolo/rank"
+)
+
+// transports are the drivers that --transport takes, best first.
+var transports = []string{"hccs", "shm", "roce", "tcp"}
+
+// place is where a launcher has put this process among others.
+type place struct {
+	process, processes int
+}
+
+// launcher are the variables in which launchers tell a process its place.
+var launcher = []struct{ process, processes string }{
+	{"RANK", "WORLD_SIZE"},
+	{"SLURM_PROCID", "SLURM_NTASKS"},
+	{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+}
+
+// place is what the environment says; without a launcher this process is alone.
+func (a *app) place() (place, error) {
+	for _, v := range launcher {
+		which, of := a.getenv(v.process), a.getenv(v.processes)
+		if which == "" || of == "" {
+			continue
+		}
+		i, err := strconv.Atoi(which)
+		n, err2 := strconv.Atoi(of)
+		if err = errors.Join(err, err2); err != nil || i < 0 || i >= n {
+			return place{}, fmt.Errorf("%w: %s=%q of %s=%q is no place of a process", kolo.ErrArgument, v.process, which, v.processes, of)
+		}
+		return place{i, n}, nil
+	}
+	return place{0, 1}, nil
+}
+
+// alone says whether there are no other processes.
+func (p place) alone() bool { return p.processes == 1 }
+
+// party is a world of which some ranks are in this process.
+type party struct {
+	worlds  []*rank.World
+	process *cluster.Process // nil where there are no others
+	began   time.Duration    // what joining took
+}
+
+// partyConfig says which world to open.
+type partyConfig struct {
+	place
+	each      int    // ranks of each process
+	transport string // a name of transports, or empty
+	rank      rank.Config
+	patience  time.Duration // of joining; 0: cluster's
+}
+
+// ranks are those of this process.
+func (c *partyConfig) ranks() []kolo.Rank {
+	var list []kolo.Rank
+	for i := range c.each {
+		list = append(list, kolo.Rank(c.process*c.each+i))
+	}
+	return list
+}
+
+// validate says what is wrong with the transport.
+func (c *partyConfig) validate() error {
+	switch {
+	case c.transport != "" && !slices.Contains(transports, c.transport):
+		return fmt.Errorf("--transport %s: want one of %v", c.transport, transports)
+	case c.transport == "hccs" && !c.alone():
+		return errors.New("--transport hccs: it joins ranks of one process, and there are several; leave it out, ranks of each process then have it among themselves")
+	}
+	return nil
+}
+
+// open opens the world: it joins the other processes, if there are some.
+func (a *app) open(ctx context.Context, c partyConfig) (*party, error) {
+	start := a.now()
+	if c.alone() {
+		if c.transport != "" && c.transport != "hccs" {
+			c.rank.Driver = c.transport
+			c.rank.Topology = byDriver(c.each, c.transport) // without a medium, which would do all calls without the driver
+		}
+		worlds, err := rank.Open(c.each, c.rank)
+		return &party{worlds: worlds, began: a.now().Sub(start)}, err
+	}
+	p, err := cluster.Open(ctx, cluster.Config{Size: c.processes * c.each, Ranks: c.ranks(), Transport: c.transport, Rank: c.rank, Timeout: c.patience, Getenv: a.getenv})
+	if err != nil {
+		return nil, err
+	}
+	return &party{worlds: p.Worlds(), process: p, began: a.now().Sub(start)}, nil
+}
+
+// byDriver is n ranks of one process that a driver joins which is made for several.
+func byDriver(n int, driver string) *plan.Topology {
+	t := plan.OneServer(n)
+	t.Levels[0] = map[string]kolo.Edge{
+		"shm":  {Link: kolo.LinkSHM, Latency: 2 * time.Microsecond, Bandwidth: 8e9},
+		"roce": {Link: kolo.LinkRoCE, Latency: 20 * time.Microsecond, Bandwidth: 2e9},
+		"tcp":  {Link: kolo.LinkTCP, Latency: 25 * time.Microsecond, Bandwidth: 2e9},
+	}[driver]
+	return t
+}
+
+// leads says whether rank 0 is here, whose process speaks for all.
+func (p *party) leads() bool { return p.worlds[0].Rank() == 0 }
+
+// close closes the worlds of this process.
+func (p *party) close() error {
+	var errs []error
+	for _, w := range p.worlds {
+		errs = append(errs, w.Close(context.Background()))
+	}
+	return errors.Join(errs...)
+}
+
+// members are the processes of the world; alone, this one.
+func (p *party) members() []cluster.Member {
+	if p.process != nil {
+		return p.process.Members()
+	}
+	m := cluster.Self()
+	for _, w := range p.worlds {
+		m.Ranks = append(m.Ranks, w.Rank())
+	}
+	return []cluster.Member{m}
+}
+
+// hostName is the name of a member's host.
+func hostName(m *cluster.Member) string { return cmp.Or(m.Host.Name, "localhost") }
