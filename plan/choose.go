@@ -68,6 +68,9 @@ type Policy struct {
 	Per map[kolo.Collective]string
 	// HCCLAlgo is a value of HCCL_ALGO; see ParseHCCLAlgo.
 	HCCLAlgo string
+	// Tuning is a table of choices that counts where nothing is forced: before the way,
+	// and with its disabled algorithms left out of it. nil: none. It must not change.
+	Tuning *Tuning
 }
 
 // Validate says what in the policy cannot be understood, or nil. Whether the forced
@@ -85,6 +88,11 @@ func (p Policy) Validate() error {
 			continue
 		}
 		if _, err := Lookup(name); err != nil {
+			return err
+		}
+	}
+	if p.Tuning != nil {
+		if err := p.Tuning.Validate(); err != nil {
 			return err
 		}
 	}
@@ -273,7 +281,11 @@ func chooseFrom(table []*Algorithm, c kolo.Collective, size int64, t *Topology, 
 	}
 	ch := Choice{Collective: c, Size: size, Policy: p, topology: t}
 	for _, a := range table {
-		ch.Rows = append(ch.Rows, t.row(a, c, size, p))
+		row := t.row(a, c, size, p)
+		if why := p.Tuning.disabled(a.Name, c, size, t); forced == "" && why != "" && row.Serves {
+			row = Row{Name: a.Name, Cost: NoCost, Why: why}
+		}
+		ch.Rows = append(ch.Rows, row)
 	}
 	var at int
 	switch {
@@ -281,6 +293,8 @@ func chooseFrom(table []*Algorithm, c kolo.Collective, size int64, t *Topology, 
 		at, err = ch.force(forced, who)
 	case t.Ranks() == 1:
 		at, err = ch.prefer("a single rank: nothing travels", "ring")
+	case ch.tuned() >= 0:
+		at = ch.tuned()
 	case p.Way == Static:
 		at, err = ch.static()
 	default:
