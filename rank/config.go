@@ -37,6 +37,11 @@ type Config struct {
 	// Choice is how algorithms are chosen where none is set: plan.Measured (the zero
 	// value) or plan.Static.
 	Choice plan.Way
+	// Tuning is a table of choices that counts where no Algorithm is set, as Tune makes it or
+	// plan.ParseTuning reads it from a tuner file. nil: none. It must not change, and is the
+	// same in all processes. Calls of sizes between two powers of two share a choice, that
+	// of the first of them.
+	Tuning *plan.Tuning
 	// Reproducible makes the bits of every reduction depend on the order of the ranks
 	// only: algorithms that cannot do that are refused.
 	Reproducible bool
@@ -145,19 +150,27 @@ func (c *Config) checkAlgorithm(algorithm string) error {
 	if c.Plans.Get(algorithm) != nil {
 		algorithm = ""
 	}
-	p := policyOf(algorithm, c.Choice, c.Reproducible)
-	return p.Validate()
+	return c.policy(algorithm).Validate()
 }
 
-// policyOf reads an Algorithm setting: a name, or an HCCL_ALGO expression.
-func policyOf(algorithm string, way plan.Way, reproducible bool) plan.Policy {
-	p := plan.Policy{Way: way, Reproducible: reproducible}
+// policy is how algorithms are chosen with an Algorithm setting: a name, or an
+// HCCL_ALGO expression.
+func (c *Config) policy(algorithm string) plan.Policy {
+	p := plan.Policy{Way: c.Choice, Reproducible: c.Reproducible, Tuning: c.Tuning}
 	if strings.ContainsAny(algorithm, "=;/") || strings.HasPrefix(algorithm, "level") {
 		p.HCCLAlgo = algorithm
 	} else {
 		p.Algorithm = algorithm
 	}
 	return p
+}
+
+// tuningText is a tuning in a word or two.
+func tuningText(t *plan.Tuning) string {
+	if t == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%d rules, digest %016x", len(t.Rules), t.Digest())
 }
 
 func (c Config) withDefaults(n int) Config {
@@ -201,6 +214,7 @@ func (c *Config) settings(given *Config) []Setting {
 		{"Algorithm", algorithm, source("Algorithm", given.Algorithm != "")},
 		{"Plans", fmt.Sprint(len(c.Plans.Entries())), source("Plans", given.Plans != nil)},
 		{"Choice", c.Choice.String(), source("Choice", given.Choice != 0)},
+		{"Tuning", tuningText(c.Tuning), source("Tuning", given.Tuning != nil)},
 		{"Reproducible", fmt.Sprint(c.Reproducible), source("Reproducible", given.Reproducible)},
 		{"Check", c.Check.String(), source("Check", given.Check != 0)},
 		{"Topology", c.Topology.String(), source("Topology", given.Topology != nil)},

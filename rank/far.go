@@ -121,7 +121,7 @@ func (h *hub) place() error {
 	h.topo.Medium = false // what the ranks of one process share is not all ranks'
 	h.plans.init(h.topo, nil, &p.cfg, h.cfg.Algorithm)
 	h.plans.blind = true
-	f.basis = mix(h.topo.Digest(), uint64(p.cfg.Choice), boolBit(p.cfg.Reproducible), p.cfg.Plans.Digest())
+	f.basis = mix(h.topo.Digest(), uint64(p.cfg.Choice), boolBit(p.cfg.Reproducible), p.cfg.Plans.Digest(), tuningDigest(p.cfg.Tuning))
 	f.basis = mixText(f.basis, h.cfg.Algorithm)
 	h.far = f
 	return nil

@@ -63,7 +63,7 @@ func (p *plans) init(t *plan.Topology, probe func() plan.Probe, c *Config, algor
 		}
 		return measured
 	})
-	*p = plans{topo: t, costs: costs, policy: policyOf(algorithm, c.Choice, c.Reproducible), choices: map[class]choice{},
+	*p = plans{topo: t, costs: costs, policy: c.policy(algorithm), choices: map[class]choice{},
 		shared: map[plan.Key]plan.Compiled{}, own: map[ownKey]plan.Compiled{}, library: c.Plans, forced: forced}
 }
 
