@@ -24,17 +24,20 @@ func (a *app) planCommand() *cobra.Command {
 		Use:   "plan",
 		Short: "List, prove, explain, draw and simulate choreographies",
 		Long: `Plan looks at choreographies: what each rank of a collective sends to whom, and
-after what. Nothing of it needs hardware, and nothing is sent.`,
+after what. Nothing of it needs hardware, and only tune sends anything.`,
 		Example: `  kolo plan list -p 8
   kolo plan show ring -p 4 --svg ring.svg
   kolo plan verify nhr -p 1-33
   kolo plan explain -p 64 --servers 8x8 -b 25M
   kolo plan simulate hier:mesh+nhr --network hccs:4x8 -b 25M
-  kolo plan diff ring nhr -p 16 -b 1M`,
+  kolo plan diff ring nhr -p 16 -b 1M
+  kolo plan tune -p 4 -o tuned.json
+  kolo plan export ring -p 8 -o ring8.xml`,
 		Args: noSuchCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.planList(), a.planShow(), a.planVerify(), a.planExplain(), a.planSimulate(), a.planDiff())
+	cmd.AddCommand(a.planList(), a.planShow(), a.planVerify(), a.planExplain(), a.planSimulate(), a.planDiff(),
+		a.planTune(), a.planImport(), a.planExport())
 	return cmd
 }
 
@@ -298,7 +301,7 @@ func planned(cmd *cobra.Command, f *planFlags, least, most int, run func(args []
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
-			return &usageError{fmt.Errorf("name the algorithm; kolo plan list has them"), cmd.CommandPath()}
+			return &usageError{fmt.Errorf("say which: an algorithm of kolo plan list, or a file"), cmd.CommandPath()}
 		case len(args) > most:
 			return &usageError{fmt.Errorf("%q belongs to no flag", args[most]), cmd.CommandPath()}
 		}

@@ -138,7 +138,7 @@ func TestBadPlanCommands(t *testing.T) {
 		code       int
 	}{
 		{"plan shwo", "did you mean show?", exitUsage},
-		{"plan show", "name the algorithm", exitUsage},
+		{"plan show", "say which: an algorithm", exitUsage},
 		{"plan show ring nhr", `"nhr" belongs to no flag`, exitUsage},
 		{"plan show rign", `no algorithm "rign"`, exitFailed},
 		{"plan show ring -c allreduce", `-c "allreduce": want gather, barrier, all_reduce`, exitUsage},
@@ -164,7 +164,7 @@ func TestBadPlanCommands(t *testing.T) {
 		{"plan simulate --sweep --max-ranks 4", "--max-ranks 4", exitUsage},
 		{"plan simulate --sweep --sizes 4X", `--sizes "4X"`, exitUsage},
 		{"plan simulate --sweep --algorithms sing", `no algorithm "sing"`, exitUsage},
-		{"plan diff ring", "name the algorithm", exitUsage},
+		{"plan diff ring", "say which: an algorithm", exitUsage},
 		{"plan explain --algo what", "HCCL_ALGO", exitFailed},
 		{"plan list ring", `"ring" belongs to no flag`, exitUsage},
 	} {
@@ -173,4 +173,83 @@ func TestBadPlanCommands(t *testing.T) {
 			t.Errorf("%s: ended with %d and %q; want %d and %q", row.line, r.code, r.err, row.code, row.want)
 		}
 	}
+}
+
+func TestPlanTune(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	small := "plan tune -p 2 -c all_reduce,broadcast --sizes 64,4K --rounds 2 --batch 10us "
+	r := command(t, small+"-o "+at("a.json"), nil)
+	require.Zero(t, r.code, r.err)
+	require.Regexp(t, `(?m)^all_reduce +64 +\S+ +\S+ +\d+\.\d %`, r.out)
+	require.Regexp(t, `regret: median \d+\.\d %, maximum \d+\.\d %`, r.out)
+	data, err := os.ReadFile(at("a.json"))
+	require.NoError(t, err)
+	first, skipped, err := plan.ParseTuning(data)
+	require.NoError(t, err)
+	require.Empty(t, skipped)
+	require.NotEmpty(t, first.Rules)
+
+	r = command(t, "plan tune --convert "+at("a.json")+" -o "+at("a.csv"), nil)
+	require.Zero(t, r.code, r.err)
+	data, err = os.ReadFile(at("a.csv"))
+	require.NoError(t, err)
+	again, skipped, err := plan.ParseTuning(data)
+	require.NoError(t, err)
+	require.Empty(t, skipped)
+	require.Equal(t, first, again)
+
+	r = command(t, small+"--again --json --messages --previous "+at("a.csv"), nil)
+	require.Zero(t, r.code, r.err)
+	var lines []timingLine
+	require.NoError(t, json.Unmarshal([]byte(r.out), &lines))
+	require.Len(t, lines, 4)
+	require.NotEqual(t, "fabric", lines[0].Algorithm)
+
+	for line, want := range map[string]string{
+		"plan tune -o x.txt":                 "ends with .json or .csv",
+		"plan tune -p 0":                     "-p 0",
+		"plan tune --sizes 8X":               `--sizes "8X"`,
+		"plan tune -c sum":                   `-c "sum"`,
+		"plan tune --sizes 64,64":            "want ascending sizes",
+		"plan tune --previous " + at("none"): "no such file",
+	} {
+		r := command(t, line, nil)
+		require.NotZero(t, r.code, line)
+		require.Contains(t, r.err, want, line)
+	}
+}
+
+func TestPlanImportAndExport(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	r := command(t, "plan export ring -p 3 -o "+at("ring.xml"), nil)
+	require.Zero(t, r.code, r.err)
+	r = command(t, "plan import "+at("ring.xml")+" -b 1M --steps --svg "+at("ring.svg"), nil)
+	require.Zero(t, r.code, r.err)
+	require.Contains(t, r.out, "AllReduce by 3 ranks")
+	require.Contains(t, r.out, "proof       right: 24 steps, 12 messages, 0 credits")
+	require.Contains(t, r.out, "rank 2 of 3")
+	data, err := os.ReadFile(at("ring.svg"))
+	require.NoError(t, err)
+	wellFormed(t, "ring.svg", string(data))
+	r = command(t, "plan import "+at("ring.xml")+" --json --network ring:3", nil)
+	require.Zero(t, r.code, r.err)
+	var doc importDocument
+	require.NoError(t, json.Unmarshal([]byte(r.out), &doc))
+	require.Positive(t, doc.TimeNS)
+
+	data, err = os.ReadFile(at("ring.xml"))
+	require.NoError(t, err)
+	wrong := strings.Replace(string(data), `type="rrc"`, `type="r"`, 1)
+	require.NotEqual(t, wrong, string(data))
+	require.NoError(t, os.WriteFile(at("wrong.xml"), []byte(wrong), 0o600))
+	r = command(t, "plan import "+at("wrong.xml"), nil)
+	require.Equal(t, exitFailed, r.code)
+	require.Contains(t, r.err, "wrong.xml")
+	r = command(t, "plan import "+at("ring.xml")+" --network ring:4", nil)
+	require.Equal(t, exitUsage, r.code)
+	require.Contains(t, r.err, "is for 3 ranks, and there are 4")
+	r = command(t, "plan export fabric", nil)
+	require.NotZero(t, r.code)
 }
