@@ -53,7 +53,7 @@ func (e *Error) Error() string {
 	if e.Peer >= 0 {
 		fmt.Fprintf(&b, " (peer %d)", int(e.Peer))
 	}
-	return strings.TrimRight(b.String(), " ") + ": " + e.Err.Error()
+	return strings.TrimRight(b.String(), ": ") + ": " + e.Err.Error()
 }
 
 // Unwrap is the cause.

@@ -1,4 +1,150 @@
 package cluster
 
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/rank"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The children are this test binary again, each a process of a world. What one is to do
+// is in KOLO_TEST_CHILD; it tells what it sees on its standard output, a line each.
+
 // child runs what a test wants of a process of its own, and returns the exit code.
-func child(string) int { return 2 }
+func child(what string) int {
+	ctx := context.Background()
+	p, err := Open(ctx, Config{Timeout: time.Minute, Transport: os.Getenv("KOLO_TEST_TRANSPORT"), Rank: rank.Config{Timeout: 30 * time.Second}})
+	if err != nil {
+		fmt.Println("JOIN", err)
+		return 1
+	}
+	w := p.Worlds()[0]
+	fmt.Println("JOINED")
+	switch what {
+	case "join":
+		if err := rank.Barrier(ctx, w.Group()); err != nil {
+			fmt.Println("FAILED", err)
+		}
+	case "loop":
+		err = loopUntilLost(ctx, w)
+	}
+	if err != nil {
+		fmt.Println("FAILED", err)
+		return 1
+	}
+	for _, w := range p.Worlds() {
+		if err := w.Close(ctx); err != nil {
+			fmt.Println("CLOSE", err)
+			return 1
+		}
+	}
+	fmt.Println("DONE")
+	return 0
+}
+
+// loopUntilLost makes large AllReduces until one fails, and goes on with who is left.
+func loopUntilLost(ctx context.Context, w *rank.World) error {
+	buf := make([]float32, 16<<20)
+	for i := 0; ; i++ {
+		if err := rank.AllReduce(ctx, w.Group(), buf, kolo.Sum); err != nil {
+			fmt.Println("LOST", time.Now().UnixNano(), strings.ReplaceAll(err.Error(), "\n", " "))
+			break
+		}
+		if i == 1 {
+			fmt.Println("LOOPING")
+		}
+	}
+	g, err := w.Shrink(ctx)
+	if err != nil {
+		return err
+	}
+	var ranks []kolo.Rank
+	for r := range g.Size() {
+		ranks = append(ranks, g.WorldRank(kolo.Rank(r)))
+	}
+	if err := allReduce(ctx, g, ranks, 100000); err != nil {
+		return err
+	}
+	fmt.Println("SHRUNK", kolo.RankList(ranks))
+	return nil
+}
+
+// offspring is a child that runs.
+type offspring struct {
+	cmd   *exec.Cmd
+	mu    sync.Mutex
+	lines []string
+	more  chan struct{}
+	ended chan struct{}
+}
+
+// spawn starts n children that join one world.
+func spawn(t *testing.T, what string, n int, env ...string) []*offspring {
+	at := standing(t)
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	var list []*offspring
+	for r := range n {
+		o := &offspring{cmd: exec.Command(exe), more: make(chan struct{}, 1), ended: make(chan struct{})}
+		o.cmd.Env = append([]string{"KOLO_TEST_CHILD=" + what, fmt.Sprintf("RANK=%d", r), fmt.Sprintf("WORLD_SIZE=%d", n), "KOLO_RENDEZVOUS=" + at}, env...)
+		o.cmd.Stderr = os.Stderr
+		out, err := o.cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, o.cmd.Start())
+		go func() { // ends with the child
+			defer close(o.ended)
+			for s := bufio.NewScanner(out); s.Scan(); {
+				o.mu.Lock()
+				o.lines = append(o.lines, s.Text())
+				o.mu.Unlock()
+				select {
+				case o.more <- struct{}{}:
+				default:
+				}
+			}
+			_ = o.cmd.Wait() // how it ended is in its lines
+		}()
+		list = append(list, o)
+		t.Cleanup(func() {
+			_ = o.cmd.Process.Kill() // it may have ended
+			<-o.ended
+		})
+	}
+	return list
+}
+
+// wait returns the rest of the child's line that begins with a word.
+func (o *offspring) wait(t *testing.T, word string, patience time.Duration) string {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for ended := false; ; {
+		o.mu.Lock()
+		lines := append([]string(nil), o.lines...)
+		o.mu.Unlock()
+		for _, l := range lines {
+			if rest, ok := strings.CutPrefix(l, word); ok {
+				return strings.TrimSpace(rest)
+			}
+		}
+		if ended {
+			t.Fatalf("child %d has ended without %q: %q", o.cmd.Process.Pid, word, lines)
+		}
+		select {
+		case <-o.more:
+		case <-o.ended:
+			ended = true
+		case <-timer.C:
+			t.Fatalf("child %d has not said %q in %v: %q", o.cmd.Process.Pid, word, patience, lines)
+		}
+	}
+}

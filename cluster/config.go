@@ -38,8 +38,8 @@ type Config struct {
 	After uint64
 	// Timeout is how long Join waits for the other processes. 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Silence is how long another process may be silent until it is lost; heartbeats go
-	// four times as often. A process that ends is noticed at once. 0 means DefaultSilence.
+	// Silence is the time within which a process that is stopped or cut off is found to be
+	// lost: when three heartbeats are missing. A process that ends is noticed at once. 0 means DefaultSilence.
 	Silence time.Duration
 	// Listen is where this process listens for the others, as host:port; a port of 0 is any
 	// free one. Empty: all addresses, any port.

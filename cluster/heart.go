@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
-	"github.com/kolo-ccl/kolo/actor"
 )
 
 // heart is the actor that decides which of the other processes live. It hears of links
@@ -17,6 +16,7 @@ type heart struct {
 	state   []life // by process
 	cause   []error
 	started bool
+	looks   int
 }
 
 // life is what is known of a process.
@@ -44,8 +44,6 @@ func (*parting) isPulse() {}
 func (*beats) isPulse()   {}
 func (start) isPulse()    {}
 
-var _ actor.Handler[pulse] = (*heart)(nil)
-
 // Handle does what the message says.
 func (h *heart) Handle(m pulse) error {
 	switch m := m.(type) {
@@ -72,12 +70,15 @@ func (h *heart) Handle(m pulse) error {
 
 // look finds the processes that have been silent.
 func (h *heart) look(now time.Time) {
+	h.looks++
 	for q, l := range h.p.everyLink() {
 		if l == nil || h.state[q] != alive {
 			continue
 		}
-		l.beat()
-		if d := now.Sub(time.Unix(0, l.seen.Load())); d > h.silence {
+		if h.looks%looksPerBeat == 0 {
+			l.beat()
+		}
+		if d := now.Sub(time.Unix(0, l.seen.Load())); d > h.silence*3/4 { // found before Silence is over
 			h.lose(q, fmt.Errorf("it has been silent for %v: stopped, or its network is cut", d.Round(time.Millisecond)))
 		}
 	}

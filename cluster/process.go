@@ -387,13 +387,16 @@ func (p *Process) barrier(ctx context.Context) error {
 	return nil
 }
 
-// beatsPerSilence is how many heartbeats a process sends in the time after which it is
-// taken for lost.
-const beatsPerSilence = 4
+// A heart looks at its links so often in the time of Config.Silence, and sends a beat at
+// every other look.
+const (
+	looksPerSilence = 8
+	looksPerBeat    = 2
+)
 
 // tick lets the heart beat.
 func (p *Process) tick() {
-	t := time.NewTicker(p.cfg.Silence / beatsPerSilence)
+	t := time.NewTicker(max(p.cfg.Silence/looksPerSilence, time.Millisecond))
 	defer t.Stop()
 	for {
 		select {

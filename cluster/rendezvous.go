@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
-	"github.com/kolo-ccl/kolo/actor"
 )
 
 // rendezvous is the actor where the processes of a world find each other.
@@ -60,8 +59,6 @@ func (meetTick) isMeeting() {}
 func newRendezvous(only string, now func() time.Time, wake func(time.Duration)) *rendezvous {
 	return &rendezvous{only: only, jobs: map[string]*gathering{}, now: now, wake: wake}
 }
-
-var _ actor.Handler[meeting] = (*rendezvous)(nil)
 
 // Handle does what the message says.
 func (r *rendezvous) Handle(m meeting) error {

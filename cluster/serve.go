@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/actor"
@@ -27,7 +28,8 @@ type server struct {
 
 // newServer serves on listeners, which it closes in the end.
 func newServer(s services, c *tls.Config, listeners ...net.Listener) *server {
-	options := []grpc.ServerOption{grpc.ForceServerCodec(codec{}), grpc.MaxRecvMsgSize(maxFrame), grpc.MaxSendMsgSize(maxFrame)}
+	options := []grpc.ServerOption{grpc.ForceServerCodec(codec{}), grpc.MaxRecvMsgSize(maxFrame), grpc.MaxSendMsgSize(maxFrame),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: DefaultSilence, Timeout: DefaultSilence})}
 	if c != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(c)))
 	}
@@ -171,14 +173,23 @@ func (m *meetServer) serve(s stream) error {
 // meetClient is a process's stream to the rendezvous.
 type meetClient struct {
 	conn   *grpc.ClientConn
+	s      grpc.ClientStream
 	cancel context.CancelFunc
 }
 
+// close leaves the rendezvous, and waits a moment until it knows, so that these ranks
+// may come again at once.
 func (m *meetClient) close() {
-	if m != nil {
-		m.cancel()
-		_ = m.conn.Close() // nothing is in flight that matters
+	if m == nil {
+		return
 	}
+	if m.s != nil && m.s.CloseSend() == nil {
+		t := time.AfterFunc(time.Second, m.cancel)
+		_, _ = receive(m.s) // the end of the stream is what is waited for
+		t.Stop()
+	}
+	m.cancel()
+	_ = m.conn.Close() // nothing is in flight that matters
 }
 
 // meet says hello at a rendezvous until there is an answer, or ctx ends.
@@ -220,11 +231,12 @@ func meetOnce(ctx context.Context, address string, c *tls.Config, h *hello) (*me
 	}
 	// The stream lives on as long as the world, whatever becomes of ctx.
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	m := &meetClient{conn, cancel}
+	m := &meetClient{conn: conn, cancel: cancel}
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop()
 	s, err := conn.NewStream(own, streamDesc, methodMeet)
 	if err == nil {
+		m.s = s
 		err = send(s, encode(h))
 	}
 	var b []byte

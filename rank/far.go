@@ -235,6 +235,10 @@ func (h *hub) lose(m *lostProcess) {
 	for _, r := range ranks {
 		h.wake(&lost{hub: h, rank: r, cause: h.gone[r].Load()}, kolo.NoRank)
 	}
+	if h.running { // a process that was stopped gives nothing back; at most it reads what it was sent
+		h.patience = h.p.now().Add(lossTime)
+		h.p.watch.arm(h.patience)
+	}
 }
 
 // failed tells the others that the group has failed here, and ends a dispute.

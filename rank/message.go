@@ -104,7 +104,11 @@ func (a *rankActor) lose(m *lost) {
 		found := false
 		for _, t := range a.messages {
 			if t.group.hub == m.hub && t.call.Root == kolo.Rank(g) {
-				found, t.patience = true, a.p.now().Add(a.p.cfg.CloseTimeout)
+				patience := a.p.cfg.CloseTimeout
+				if errors.Is(m.cause, kolo.ErrLost) {
+					patience = min(patience, lossTime)
+				}
+				found, t.patience = true, a.p.now().Add(patience)
 				a.p.watch.arm(t.patience)
 			}
 		}

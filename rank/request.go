@@ -51,7 +51,7 @@ func Do(ctx context.Context, g *Group, r Request) error { return do(ctx, g, &r) 
 func DoAsync(g *Group, r Request) Work { return doAsync(g, &r) }
 
 func do(ctx context.Context, g *Group, r *Request) error {
-	if err := ctx.Err(); err != nil {
+	if g.world.ended(ctx) != nil {
 		return g.refusal(r, canceled(ctx))
 	}
 	t, err := g.issue(r, false)

@@ -13,8 +13,14 @@ import (
 // Run runs f once for each of n ranks of this process, each on a goroutine of its
 // own, and returns when all have returned and everything is closed. The error joins
 // those of the ranks, each naming its rank. If f returns an error or panics, its
-// rank leaves at once and the others' calls fail with kolo.ErrLeft and the cause;
-// after nil it leaves when its calls in flight have ended. If ctx ends, all calls end.
+// rank leaves at once and the others' calls that need it fail with kolo.ErrLeft and the
+// cause; after nil it leaves when its calls in flight have ended. If ctx ends, all calls
+// end.
+//
+// The ctx that f gets ends too when another rank fails, with that as its cause, so that
+// a rank that waits for something else hears of it. Calls that are given this very ctx
+// go by the state of their group alone, so that those who are left can go on: in groups
+// without the rank that has failed, or as World.Shrink makes them.
 func Run(ctx context.Context, n int, f func(ctx context.Context, w *World) error) error {
 	return Config{}.Run(ctx, n, f)
 }
@@ -36,11 +42,13 @@ func (c Config) Run(ctx context.Context, n int, f func(ctx context.Context, w *W
 	})
 	defer stop()
 	errs := make([]error, n)
+	one, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	var wg sync.WaitGroup
 	for r, w := range worlds {
-		w.done = ctx.Done()
+		w.done, w.over = one.Done(), ctx.Done()
 		// ends when f has returned and its world is closed
-		wg.Go(func() { runRank(ctx, w, f, &errs[r]) })
+		wg.Go(func() { runRank(one, fail, w, f, &errs[r]) })
 	}
 	wg.Wait()
 	return joinSame(errs)
@@ -55,7 +63,7 @@ func canceled(ctx context.Context) error {
 }
 
 // runRank runs f for one rank and leaves its world, however f ends.
-func runRank(ctx context.Context, w *World, f func(context.Context, *World) error, err *error) {
+func runRank(ctx context.Context, fail context.CancelCauseFunc, w *World, f func(context.Context, *World) error, err *error) {
 	returned := false
 	defer func() {
 		if returned {
@@ -69,11 +77,13 @@ func runRank(ctx context.Context, w *World, f func(context.Context, *World) erro
 			*err = fmt.Errorf("%v: its function has ended its goroutine: %w", w.rank, cause)
 		}
 		*err = errors.Join(*err, w.leave(ctx, cause))
+		fail(fmt.Errorf("%w: %v has failed: %w", kolo.ErrLeft, w.rank, cause))
 	}()
 	cause := f(ctx, w)
 	returned = true
 	if cause != nil {
 		*err = fmt.Errorf("%v: %w", w.rank, errors.Join(cause, w.leave(ctx, cause)))
+		fail(fmt.Errorf("%w: %v has failed: %w", kolo.ErrLeft, w.rank, cause))
 	} else if e := w.Close(context.WithoutCancel(ctx)); e != nil {
 		*err = fmt.Errorf("%v: close: %w", w.rank, e)
 	}

@@ -98,7 +98,7 @@ func (t *ticket) wait(ctx context.Context) error {
 		park = t.signal.Load().ch
 	}
 	done := ctx.Done()
-	if done == nil || done == g.world.done && ctx.Err() == nil { // when it ends, Run fails every group there is
+	if done == nil || done == g.world.done && g.world.ended(ctx) == nil { // when it ends, Run fails every group there is
 		<-park
 		return t.err
 	}
@@ -109,6 +109,21 @@ func (t *ticket) wait(ctx context.Context) error {
 		<-park
 	}
 	return t.err
+}
+
+// ended says why a call's context has ended, or nil. That of Run's function counts as
+// ended when Run's own has.
+func (w *World) ended(ctx context.Context) error {
+	err := ctx.Err()
+	if err == nil || w.done == nil || ctx.Done() != w.done {
+		return err
+	}
+	select {
+	case <-w.over:
+		return err
+	default:
+		return nil
+	}
 }
 
 // lendFrom is the size of a rank's buffers from which a waiting rank helps the

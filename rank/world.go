@@ -23,7 +23,8 @@ type World struct {
 	rank  kolo.Rank
 	actor *rankActor
 	group *Group
-	done  <-chan struct{} // of Run's context, which is watched for all calls
+	done  <-chan struct{} // of the context that Run gives its function
+	over  <-chan struct{} // of Run's own context, which is watched for all calls
 
 	mu     sync.Mutex
 	groups []*Group

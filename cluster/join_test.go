@@ -1,0 +1,184 @@
+package cluster
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/rank"
+
+	"github.com/stretchr/testify/require"
+)
+
+// freePort is a port that was free a moment ago.
+func freePort(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	return port
+}
+
+func TestRankZeroServesTheRendezvous(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "localhost", "::1"} {
+		t.Run(host, func(t *testing.T) {
+			if l, err := net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil {
+				t.Skipf("no %s here: %v", host, err)
+			} else {
+				require.NoError(t, l.Close())
+			}
+			list := together(t, Config{Rendezvous: "tcp://" + net.JoinHostPort(host, freePort(t))}, 1, 1)
+			worlds := worldsOf(list)
+			for _, err := range each(worlds, func(w *rank.World) error { return allReduce(t.Context(), w.Group(), allRanks(2), 100) }) {
+				require.NoError(t, err)
+			}
+			closeAll(t, worlds)
+		})
+	}
+}
+
+// A rank that does not come is named on every rank that does.
+func TestRankThatDoesNotComeIsNamedOnAllThatDo(t *testing.T) {
+	at := standing(t)
+	errs := make(chan error, 2)
+	for _, r := range []kolo.Rank{0, 2} {
+		go func() { // ends with the join
+			_, err := Join(t.Context(), Config{Rendezvous: at, Size: 4, Ranks: []kolo.Rank{r}, Timeout: 2 * time.Second, Getenv: noEnv})
+			errs <- err
+		}()
+	}
+	for range 2 {
+		err := <-errs
+		require.ErrorIs(t, err, kolo.ErrDeadline)
+		require.ErrorContains(t, err, "rank 1 and 3 of 4 did not come")
+		require.ErrorContains(t, err, "there came rank 0 (pid "+strconv.Itoa(os.Getpid()))
+		var e *kolo.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, []kolo.Rank{1, 3}, e.Ranks)
+	}
+}
+
+func TestRendezvousThatIsNotThereIsSaid(t *testing.T) {
+	start := time.Now()
+	_, err := Join(t.Context(), Config{Rendezvous: "tcp://127.0.0.1:" + freePort(t), Size: 2, Ranks: []kolo.Rank{1}, Timeout: 500 * time.Millisecond, Getenv: noEnv})
+	require.ErrorIs(t, err, kolo.ErrDeadline)
+	require.ErrorContains(t, err, "connection refused")
+	require.ErrorContains(t, err, "it is served by the process of rank 0")
+	require.Less(t, time.Since(start), 5*time.Second)
+}
+
+// A port that something else has is no rendezvous, and a rank of another job is told so.
+func TestAnotherJobAtTheRendezvous(t *testing.T) {
+	at := "tcp://127.0.0.1:" + freePort(t)
+	worlds := worldsOf(together(t, Config{Rendezvous: at, Job: "one"}, 1, 1))
+	_, err := Join(t.Context(), Config{Rendezvous: at, Job: "two", Size: 2, Ranks: []kolo.Rank{0}, Timeout: 5 * time.Second, Getenv: noEnv})
+	require.ErrorContains(t, err, `this rendezvous is of job "one", not "two"`)
+	closeAll(t, worlds)
+}
+
+func TestSettingsThatDifferAreAMismatch(t *testing.T) {
+	at := standing(t)
+	errs := make(chan error, 2)
+	for r, algorithm := range []string{"ring", "mesh"} {
+		go func() { // ends with the join
+			_, err := Join(t.Context(), Config{Rendezvous: at, Size: 2, Ranks: []kolo.Rank{kolo.Rank(r)}, Timeout: 5 * time.Second, Getenv: noEnv,
+				Rank: rank.Config{Algorithm: algorithm}})
+			errs <- err
+		}()
+	}
+	var texts string
+	for range 2 {
+		err := <-errs
+		require.Error(t, err)
+		texts += err.Error()
+	}
+	require.Contains(t, texts, `algorithm "mesh"`)
+	require.Contains(t, texts, `algorithm "ring"`)
+}
+
+// Joins and closes leave nothing behind: goroutines are counted by the package's
+// TestMain, descriptors here.
+func TestJoinsLeaveNoDescriptors(t *testing.T) {
+	at := standing(t)
+	count := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip("no /proc here")
+		}
+		return len(list)
+	}
+	cycle := func() {
+		worlds := worldsOf(together(t, Config{Rendezvous: at}, 1, 2))
+		for _, err := range each(worlds, func(w *rank.World) error { return allReduce(t.Context(), w.Group(), allRanks(3), 1000) }) {
+			require.NoError(t, err)
+		}
+		closeAll(t, worlds)
+	}
+	cycle()
+	before := count()
+	for range 10 {
+		cycle()
+	}
+	if after := count(); after > before+2 { // of the runtime's own
+		t.Errorf("%d descriptors after 10 joins, %d before", after, before)
+	}
+}
+
+func TestVariablesOfLaunchers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "table.json")
+	require.NoError(t, os.WriteFile(path, []byte(textV1), 0o600))
+	for _, c := range []struct {
+		name    string
+		env     map[string]string
+		size    int
+		ranks   []kolo.Rank
+		at, job string
+		attempt uint64
+	}{
+		{"torchrun", map[string]string{"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500",
+			"TORCHELASTIC_RUN_ID": "run", "TORCHELASTIC_RESTART_COUNT": "2"}, 8, []kolo.Rank{3}, "tcp://node0:29500", "run", 2},
+		{"several ranks", map[string]string{"KOLO_RANKS": "2, 3", "WORLD_SIZE": "4", "KOLO_RENDEZVOUS": "tcp://[fd00::1]:77"}, 4, []kolo.Rank{2, 3}, "tcp://[fd00::1]:77", "default", 0},
+		{"IPv6", map[string]string{"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "fd00::1", "MASTER_PORT": "1"}, 1, []kolo.Rank{0}, "tcp://[fd00::1]:1", "default", 0},
+		{"srun", map[string]string{"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "1", "SLURM_STEP_NODELIST": "gpu[03-04,9],x"},
+			6, []kolo.Rank{5}, "tcp://gpu03:" + portOf("77.1"), "77.1", 0},
+		{"mpirun", map[string]string{"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "ns1"},
+			2, []kolo.Rank{1}, "tcp://127.0.0.1:" + portOf("ns1."), "ns1", 0},
+		{"rank table", map[string]string{"RANK_TABLE_FILE": path, "RANK_ID": "1"}, 2, []kolo.Rank{1}, "tcp://172.16.0.100:16665", "default", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := Config{Getenv: func(k string) string { return c.env[k] }}.withDefaults()
+			require.NoError(t, err)
+			require.Equal(t, c.size, got.Size)
+			require.Equal(t, c.ranks, got.Ranks)
+			require.Equal(t, c.at, got.Rendezvous)
+			require.Equal(t, c.job, got.Job)
+			require.Equal(t, c.attempt, got.Attempt)
+		})
+	}
+	for list, want := range map[string]string{"": "", "a": "a", "a,b": "a", "n[1-3]": "n1", "n[07,9],m": "n07", "x,n[1-3]": "x", "n[2]-ib": "n2-ib"} {
+		require.Equal(t, want, firstNode(list), list)
+	}
+}
+
+func TestWhatIsMissingIsSaid(t *testing.T) {
+	for _, c := range []struct {
+		env  map[string]string
+		says string
+	}{
+		{nil, "WORLD_SIZE"},
+		{map[string]string{"RANK": "x", "WORLD_SIZE": "2"}, `RANK="x" is no rank`},
+		{map[string]string{"RANK": "0", "WORLD_SIZE": "x"}, `WORLD_SIZE="x" is no number`},
+		{map[string]string{"RANK": "2", "WORLD_SIZE": "2", "KOLO_RENDEZVOUS": "tcp://a:1"}, "rank 2; the world has ranks 0 to 1"},
+		{map[string]string{"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR"},
+		{map[string]string{"RANK": "0", "WORLD_SIZE": "2", "KOLO_RENDEZVOUS": "tcp://a:0"}, "want tcp://host:port"},
+		{map[string]string{"RANK_TABLE_FILE": "/nowhere/at/all"}, "rank table"},
+	} {
+		_, err := Config{Getenv: func(k string) string { return c.env[k] }}.withDefaults()
+		require.ErrorContains(t, err, c.says)
+	}
+}

@@ -1,0 +1,45 @@
+package rank
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kolo-ccl/kolo"
+)
+
+// Survivors lists the ranks of the world that this one knows to be neither lost nor
+// closed, ascending.
+func (w *World) Survivors() []kolo.Rank {
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	var list []kolo.Rank
+	for r := range w.p.actors {
+		if w.p.parted[kolo.Rank(r)] == nil {
+			list = append(list, kolo.Rank(r))
+		}
+	}
+	return list
+}
+
+// Shrink makes a group of the ranks that are left after others were lost or have closed
+// their worlds. Every rank that is left calls it; it returns when all have, so that they
+// agree on who that is. A rank that is lost meanwhile is left out too. Config.Timeout and
+// ctx bound the wait for each other.
+func (w *World) Shrink(ctx context.Context) (*Group, error) {
+	for {
+		list := w.Survivors()
+		g, err := w.NewGroup(GroupConfig{Name: "survivors of " + nameOf(list), Ranks: list})
+		if err != nil {
+			return nil, fmt.Errorf("shrink: %w", err)
+		}
+		err = Barrier(ctx, g)
+		if err == nil {
+			return g, nil
+		}
+		err = errors.Join(err, g.Close(ctx))
+		if len(w.Survivors()) == len(list) {
+			return nil, fmt.Errorf("shrink: %w", err)
+		}
+	}
+}
