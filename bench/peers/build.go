@@ -80,7 +80,7 @@ func (b builder) parts(ctx context.Context, o options) (list []part, notes []str
 		case "openmpi":
 			made, err = b.mpi(ctx, o)
 		default:
-			made, err = b.self(name)
+			made, err = b.self(name, o.between)
 		}
 		if err != nil {
 			notes = append(notes, fmt.Sprintf("%s cannot run here: %v", name, err))
@@ -90,13 +90,16 @@ func (b builder) parts(ctx context.Context, o options) (list []part, notes []str
 	return list, notes
 }
 
-// self is a part of this program.
-func (b builder) self(name string) ([]part, error) {
+// self is a part of this program, which may have its ranks in processes.
+func (b builder) self(name, between string) ([]part, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	return []part{{name, func(j job) []string { return append([]string{exe, "part", name}, j.args()...) }}}, nil
+	return []part{{name, func(j job) []string {
+		j.between = between
+		return append([]string{exe, "part", name}, j.args()...)
+	}}}, nil
 }
 
 func (b builder) floor(ctx context.Context) ([]part, error) {

@@ -188,10 +188,14 @@ func (c *crew) measure(j job, m *memory, units int, r result, w io.Writer) (err 
 	}
 	if j.collective != kolo.Barrier {
 		if err := m.check(); err != nil {
-			_, err = fmt.Fprintf(w, "BAD %s %s %v %d %d %v\n", r.program, r.variant, r.collective, r.ranks, r.size, err)
-			return err
+			return r.bad(err, w)
 		}
 	}
+	return c.measureRight(j, units, r, w)
+}
+
+// measureRight is measure of a call whose result is known to be right.
+func (c *crew) measureRight(j job, units int, r result, w io.Writer) (err error) {
 	r.times[separated] = math.NaN()
 	if r.times[backToBack], r.calls, err = c.time(j, backToBack, units); err != nil {
 		return err

@@ -11,6 +11,11 @@
 //	go run ./bench/peers -ranks 2,4 -sizes 1KiB,1MiB -collectives AllReduce -rounds 7
 //	go run ./bench/peers -quick
 //
+// With -between each rank of kolo is a process of its own, joined by cluster.Join:
+//
+//	go run ./bench/peers -between shm -programs kolo,openmpi
+//	go run ./bench/peers -between tcp -programs kolo,openmpi -mpi tcp
+//
 // A measurement is a round of short processes, one of each program for each collective and
 // number of ranks, and there are several rounds: what disturbs the machine for a while
 // disturbs all programs alike. A ratio is taken within each round; what is printed is

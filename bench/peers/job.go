@@ -28,6 +28,7 @@ type job struct {
 	limit      time.Duration // whole seconds, after which the process ends itself
 	threads    int           // of the floors
 	separated  int           // 1: also with a barrier before each call
+	between    string        // the transport between ranks that are processes; empty: they are goroutines
 }
 
 // args are the job as arguments; native/cases.h reads the same.
@@ -36,7 +37,7 @@ func (j job) args() []string {
 	for i, s := range j.sizes {
 		sizes[i] = strconv.FormatInt(s, 10)
 	}
-	return []string{
+	list := []string{
 		"collective=" + j.collective.String(),
 		fmt.Sprintf("ranks=%d", j.ranks),
 		"sizes=" + strings.Join(sizes, ","),
@@ -47,6 +48,10 @@ func (j job) args() []string {
 		fmt.Sprintf("threads=%d", j.threads),
 		fmt.Sprintf("separated=%d", j.separated),
 	}
+	if j.between != "" { // for parts of this program only
+		list = append(list, "between="+j.between)
+	}
+	return list
 }
 
 // parseJob is the inverse of args.
@@ -69,6 +74,9 @@ func (j *job) set(name, value string) (err error) {
 	case "collective":
 		j.collective, err = parseCollective(value)
 		return err
+	case "between":
+		j.between = value
+		return nil
 	case "sizes":
 		for s := range strings.SplitSeq(value, ",") {
 			n, err := strconv.ParseInt(s, 10, 64)

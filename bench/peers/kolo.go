@@ -12,8 +12,11 @@ import (
 )
 
 // koloPart measures this module: the job's collective at each size, on ranks of this
-// process.
+// process or of as many processes.
 func koloPart(ctx context.Context, j job, w io.Writer) error {
+	if j.between != "" {
+		return processesPart(ctx, j, w)
+	}
 	all, units := newMemory(j.collective, j.ranks, slices.Max(j.sizes)), unitsOf(j.think)
 	for _, size := range j.sizes {
 		m, c := all.cut(size), newCrew(j.ranks)

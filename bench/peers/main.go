@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -37,6 +38,7 @@ type options struct {
 	separated   bool
 	busy        bool
 	install     bool
+	between     string
 	out         string
 }
 
@@ -94,6 +96,7 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.separated, "separated", true, "measure also with a barrier before each call")
 	f.BoolVar(&o.busy, "busy", false, "take one core away: a process pinned to it spins all the time")
 	f.BoolVar(&o.install, "install", true, "install what is missing, as root with apt-get")
+	f.StringVar(&o.between, "between", "", "one process for each rank of kolo, joined by this transport: shm or tcp")
 	f.StringVar(&o.out, "out", "bench/out", "directory of the results")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -139,6 +142,10 @@ func (o options) validate() error {
 	switch {
 	case o.rounds < 1 || o.repeats < 1 || o.repeats > 64 || o.threads < 1:
 		return errors.New("-rounds, -repeats and -threads must be at least 1, -repeats at most 64")
+	case o.between != "" && !slices.Contains(transports, o.between):
+		return fmt.Errorf("-between is one of %s", strings.Join(transports, ", "))
+	case o.between != "" && slices.Contains(o.programs, "plain"):
+		return errors.New("-between: the program plain has no processes; say which -programs, for instance kolo,openmpi")
 	case o.budget < time.Millisecond || o.limit < time.Second || o.think < 0:
 		return errors.New("-budget must be at least 1ms, -limit at least 1s, -think not negative")
 	}

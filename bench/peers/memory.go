@@ -17,19 +17,34 @@ type vectors struct{ src, dst []float32 }
 type memory struct {
 	collective kolo.Collective
 	ranks      []vectors
+	here       []int // the ranks whose buffers are real
 }
 
 func newMemory(c kolo.Collective, ranks int, largest int64) *memory {
 	m := &memory{collective: c}
 	src, dst := lengths(c, ranks, largest)
-	for range ranks {
-		v := vectors{src: rank.Alloc[float32](src)}
-		if dst == 0 {
-			v.dst = v.src
-		} else {
-			v.dst = rank.Alloc[float32](dst)
-		}
-		m.ranks = append(m.ranks, v)
+	for r := range ranks {
+		m.ranks = append(m.ranks, newVectors(src, dst, rank.Alloc[float32]))
+		m.here = append(m.here, r)
+	}
+	return m
+}
+
+func newVectors(src, dst int, alloc func(n int) []float32) vectors {
+	v := vectors{src: alloc(src)}
+	if v.dst = v.src; dst > 0 {
+		v.dst = alloc(dst)
+	}
+	return v
+}
+
+// newMemoryOf is the buffers of one rank, where the others are in other processes.
+func newMemoryOf(c kolo.Collective, ranks, me int, largest int64, alloc func(n int) []float32) *memory {
+	src, dst := lengths(c, ranks, largest)
+	m := &memory{collective: c, ranks: make([]vectors, ranks), here: []int{me}}
+	v := newVectors(src, dst, alloc)
+	for r := range m.ranks {
+		m.ranks[r] = v // of the same lengths
 	}
 	return m
 }
@@ -53,7 +68,7 @@ func lengths(c kolo.Collective, ranks int, size int64) (src, dst int) {
 
 // cut is the same memory for a smaller size.
 func (m *memory) cut(size int64) *memory {
-	c := &memory{collective: m.collective}
+	c := &memory{collective: m.collective, here: m.here}
 	src, dst := lengths(m.collective, len(m.ranks), size)
 	if dst == 0 {
 		dst = src
@@ -69,7 +84,8 @@ func given(rank, i int) float32 { return float32(rank + i&7) }
 
 // fill prepares a call whose result check can tell.
 func (m *memory) fill() {
-	for r, v := range m.ranks {
+	for _, r := range m.here {
+		v := m.ranks[r]
 		for i := range v.dst {
 			v.dst[i] = -1
 		}
@@ -84,7 +100,8 @@ func (m *memory) fill() {
 
 // check compares every rank's result and clears all buffers, so that sums stay small.
 func (m *memory) check() error {
-	for r, v := range m.ranks {
+	for _, r := range m.here {
+		v := m.ranks[r]
 		for i, got := range v.dst {
 			if want := m.wanted(r, i); got != want {
 				return fmt.Errorf("rank %d has %v at %d, want %v", r, got, i, want)

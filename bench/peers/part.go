@@ -9,8 +9,9 @@ import (
 
 // goParts are the programs that are this one, started with "part" and a name.
 var goParts = map[string]func(ctx context.Context, j job, w io.Writer) error{
-	"kolo":  koloPart,
-	"plain": plainPart,
+	"kolo":   koloPart,
+	"member": memberPart,
+	"plain":  plainPart,
 }
 
 // runPart is main in a process that another of this program has started.

@@ -81,7 +81,11 @@ func (r report) present() (list []string) {
 
 func (r report) text() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "collectives of ranks in one process beside other programs\n\n%s\n", strings.Join(r.host, "\n"))
+	where := "ranks in one process"
+	if r.between != "" {
+		where = "processes joined by " + r.between
+	}
+	fmt.Fprintf(&s, "collectives of %s beside other programs\n\n%s\n", where, strings.Join(r.host, "\n"))
 	fmt.Fprintf(&s, "rounds: %d, each a process of every program for a collective and number of ranks; %d repetitions of about %v in each\n",
 		r.rounds, r.repeats, r.budget)
 	if r.rounds < minRounds {

@@ -48,6 +48,12 @@ func (r result) String() string {
 		list[backToBack], list[separated], r.calls)
 }
 
+// bad writes that the case's result is wrong.
+func (r result) bad(err error, w io.Writer) error {
+	_, err = fmt.Fprintf(w, "BAD %s %s %v %d %d %v\n", r.program, r.variant, r.collective, r.ranks, r.size, err)
+	return err
+}
+
 // parseOutput reads what a process has written. Lines that do not begin with RES or BAD
 // are somebody's remarks. A BAD line, which tells of a wrong result, and a RES line that
 // is not understood are errors; the results before and after them are returned all the
