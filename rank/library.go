@@ -12,8 +12,8 @@ import (
 	"github.com/kolo-ccl/kolo/plan/msccl"
 )
 
-// ReadPlans reads a directory of plans in MSCCL's XML, for Config.Plans: every file
-// whose name ends in .xml, in the order of their names. Each plan is proven; it is
+// ReadPlans reads a directory of plans of MSCCL and MSCCL++, for Config.Plans: every file
+// whose name ends in .xml or .json, in the order of their names. Each plan is proven; it is
 // named like its file, without the ending. The error names each file that is none.
 func ReadPlans(dir fs.FS) (*plan.Library, error) {
 	files, err := fs.ReadDir(dir, ".")
@@ -23,7 +23,7 @@ func ReadPlans(dir fs.FS) (*plan.Library, error) {
 	lib := &plan.Library{}
 	var errs []error
 	for _, f := range files {
-		if f.IsDir() || path.Ext(f.Name()) != ".xml" {
+		if ext := path.Ext(f.Name()); f.IsDir() || ext != ".xml" && ext != ".json" {
 			continue
 		}
 		if err := readPlan(lib, dir, f.Name()); err != nil {

@@ -1,6 +1,7 @@
 package msccl
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,9 +21,12 @@ type Plan struct {
 	Report   plan.Report
 }
 
-// Import reads a plan, an XML file of MSCCL, and proves it. The error of the
+// Import reads a plan, an XML file of MSCCL or a JSON file of MSCCL++, and proves it. The error of the
 // proof is a *plan.Fault, wrapped with the step of the file that it speaks of.
 func Import(data []byte) (*Plan, error) {
+	if text := bytes.TrimLeft(data, " \t\r\n"); len(text) > 0 && text[0] == '{' {
+		return ImportPlusPlus(data)
+	}
 	f, err := Read(data)
 	if err != nil {
 		return nil, err
