@@ -22,8 +22,9 @@ type rankActor struct {
 
 	endpoint channel.Endpoint
 	channels map[kolo.Rank]*channel.Channel
-	messages []*ticket // sends and receives in flight
-	steps    *stepRun  // free list
+	messages []*ticket              // sends and receives in flight
+	busy     atomic.Pointer[string] // what the rank says that it does; see World.Busy
+	steps    *stepRun               // free list
 	closed   error
 	flying   atomic.Int64        // messages; read by hubs
 	cut      map[kolo.Rank]error // ranks that are gone with their process

@@ -147,7 +147,12 @@ func (h *hub) takeAll() {
 // note puts a call into its round.
 func (h *hub) note(t *ticket) *round {
 	me := t.group.rank
-	h.members[me].calls = max(h.members[me].calls, t.seq+1) // streams come to their calls in any order
+	if m := &h.members[me]; t.seq >= m.calls { // streams come to their calls in any order
+		m.calls = t.seq + 1
+		if h.p.cfg.Diagnose&CallSites != 0 {
+			m.site = t.site
+		}
+	}
 	i := int(t.seq - h.base)
 	for len(h.rounds) <= i {
 		h.rounds = append(h.rounds, h.newRound())
@@ -162,17 +167,22 @@ func (h *hub) note(t *ticket) *round {
 // deadline is off. A call that has ended by then does no harm.
 func (t *ticket) waiting() {
 	h := t.group.hub
-	if h.cfg.Timeout <= 0 || t.since.Load() != 0 || isMessage(t.call.Collective) {
+	if t.since.Load() != 0 || isMessage(t.call.Collective) {
+		return
+	}
+	look := h.firstLook()
+	if look == 0 {
 		return
 	}
 	now := h.p.now()
 	t.since.Store(int64(now.Sub(h.p.began)) + 1)
-	h.p.watch.arm(now.Add(h.cfg.Timeout))
+	h.p.watch.arm(now.Add(look))
 }
 
 // opens sets when the first rank of a round began to wait, if nobody has yet.
 func (h *hub) opens(rd *round) {
-	if h.cfg.Timeout <= 0 || rd.arrived == 0 || !rd.opened.IsZero() {
+	look := h.firstLook()
+	if look == 0 || rd.arrived == 0 || !rd.opened.IsZero() {
 		return
 	}
 	first := h.p.now()
@@ -187,5 +197,5 @@ func (h *hub) opens(rd *round) {
 		}
 	}
 	rd.opened = first
-	h.p.watch.arm(first.Add(h.cfg.Timeout))
+	h.p.watch.arm(first.Add(look))
 }

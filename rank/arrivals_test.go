@@ -44,7 +44,7 @@ func TestArrivalsAreTakenOnceWhateverTheHubLooksFor(t *testing.T) {
 
 // A place takes each call of its number once, also while it is closed and opened again.
 func TestPlaceOfArrivals(t *testing.T) {
-	h := &hub{ranks: make([]kolo.Rank, 2), members: make([]member, 2)}
+	h := &hub{p: &process{}, ranks: make([]kolo.Rank, 2), members: make([]member, 2)}
 	h.openPlaces()
 	ticketOf := func(r kolo.Rank, seq uint64) *ticket {
 		return &ticket{group: &Group{hub: h, rank: r}, seq: seq}

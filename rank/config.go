@@ -48,6 +48,12 @@ type Config struct {
 	// Check is how the calls of different processes are compared. Those of one process
 	// always are before data moves.
 	Check Check
+	// Diagnose asks for notes and checks that cost time. 0: none.
+	Diagnose Diagnosis
+	// Warn is how long a call may take, like Timeout, until Warned is told, once for each
+	// call and in a turn of the runtime: it must not block. 0 or Warned nil: never.
+	Warn   time.Duration
+	Warned func(Warning)
 	// Topology says where the ranks are and what lies between them. nil: all in one
 	// server, with the figures of Probe.
 	Topology *plan.Topology
@@ -133,6 +139,9 @@ func (c *Config) Validate() error {
 	if c.Workers < 0 {
 		return fmt.Errorf("%w: Config.Workers %d is negative", kolo.ErrArgument, c.Workers)
 	}
+	if c.Warn < 0 {
+		return fmt.Errorf("%w: Config.Warn %v is negative", kolo.ErrArgument, c.Warn)
+	}
 	if c.Check > Strict {
 		return fmt.Errorf("%w: Config.Check %d; known: digests, strict", kolo.ErrArgument, c.Check)
 	}
@@ -217,6 +226,8 @@ func (c *Config) settings(given *Config) []Setting {
 		{"Tuning", tuningText(c.Tuning), source("Tuning", given.Tuning != nil)},
 		{"Reproducible", fmt.Sprint(c.Reproducible), source("Reproducible", given.Reproducible)},
 		{"Check", c.Check.String(), source("Check", given.Check != 0)},
+		{"Diagnose", c.Diagnose.String(), source("Diagnose", given.Diagnose != 0)},
+		{"Warn", c.Warn.String(), source("Warn", given.Warn != 0)},
 		{"Topology", c.Topology.String(), source("Topology", given.Topology != nil)},
 		{"Workers", fmt.Sprint(c.Workers), source("Workers", given.Workers != 0)},
 		{"Driver", c.Driver, source("Driver", given.Driver != "")},

@@ -96,7 +96,7 @@ func everyMessage(t *testing.T, algorithms []string, rule string, count int, f f
 	}
 }
 
-var waitsInStep = regexp.MustCompile(`rank \d waits in step \d+ of \d+ \([a-z-]+, [a-z-]+\) for rank \d`)
+var waitsInStep = regexp.MustCompile(`rank \d waits in step \d+ of \d+ \([a-z-]+ of [1-9]\d* bytes, [a-z-]+\) for rank \d`)
 
 // A message of a plan is lost, each in its turn: at the deadline, to the nanosecond,
 // every rank hears which ranks wait, in which step of which algorithm, and for whom.

@@ -76,6 +76,7 @@ type member struct {
 	lost   bool   // with its process
 	cause  error  // why it left, nil for a clean exit
 	calls  uint64 // collective calls seen
+	site   site   // of the latest, if Config.Diagnose says so
 }
 
 // round is one collective call of the group: the tickets of its ranks.
@@ -84,6 +85,7 @@ type round struct {
 	arrived int
 	streams int       // of them that are between streams
 	told    bool      // the other processes have been told of it
+	warned  bool      // Config.Warned knows
 	opened  time.Time // when the first rank began to wait; zero until the hub asks
 	ended   int       // runs that have ended
 	cause   error
@@ -413,7 +415,11 @@ func (h *hub) advance() {
 
 // begin does the round for which all ranks have come.
 func (h *hub) begin(rd *round) {
-	if err := h.check(rd); err != nil {
+	err := h.check(rd)
+	if err == nil {
+		err = h.changed(rd, false, "before its data has moved")
+	}
+	if err != nil {
 		h.refuseRound(err)
 		return
 	}
@@ -480,6 +486,11 @@ func (h *hub) finish(err error) {
 		h.failed = h.whatStalled()
 		h.broken.Store(&h.failed)
 	}
+	if d := h.p.cfg.Diagnose; d != 0 && err == nil && len(h.rounds) > 0 {
+		if err = h.changed(h.rounds[0], true, "at its end"); err == nil {
+			err = h.differing(h.rounds[0])
+		}
+	}
 	if err != nil && h.failed == nil {
 		h.fail(err)
 	}
@@ -508,6 +519,7 @@ func (h *hub) pop(err error) {
 	h.resolveAll(rd, err)
 	clear(rd.tickets)
 	rd.arrived, rd.streams, rd.ended, rd.told, rd.cause, rd.opened = 0, 0, 0, false, nil, time.Time{}
+	rd.warned = false
 	h.spare = append(h.spare, rd)
 }
 

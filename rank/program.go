@@ -139,8 +139,16 @@ func (r *run) waiting() string {
 			for _, q := range st.Peers {
 				peers = append(peers, r.program.Peer(q))
 			}
-			return fmt.Sprintf("rank %d waits in step %d of %d (%v, %s) for rank %s, %d steps done",
-				int(r.rank), i, all, st.Op, r.program.Algorithm, kolo.RankList(peers), ended)
+			spans := st.Dst
+			if st.Op == plan.Send {
+				spans = st.Src
+			}
+			var n int64
+			for _, s := range r.layout.Segments(nil, r.program.Program, spans) {
+				n += s.Len
+			}
+			return fmt.Sprintf("rank %d waits in step %d of %d (%v of %d bytes, %s) for rank %s, %d steps done",
+				int(r.rank), i, all, st.Op, n, r.program.Algorithm, kolo.RankList(peers), ended)
 		}
 	}
 	return fmt.Sprintf("rank %d has done %d of %d steps of %s", int(r.rank), ended, all, r.program.Algorithm)

@@ -109,6 +109,9 @@ func (g *Group) issue(r *Request, async bool) (*ticket, error) {
 		t.async = true
 		g.async.Add(1)
 	}
+	if d := g.world.p.cfg.Diagnose; d != 0 {
+		t.diagnose(d)
+	}
 	if isMessage(r.Collective) {
 		t.tag, t.seq = r.Tag, g.Calls()
 		g.world.actor.tell(nil, t)

@@ -23,6 +23,8 @@ type ticket struct {
 	tag uint64
 	// Of messages: when it was posted, and when it is given up after it was aborted.
 	issued, patience time.Time
+	site             site // if Config.Diagnose says so
+	sum              uint64
 	since            atomic.Int64 // when a rank began to wait for a collective, from the begin of the process on, plus 1 ns; 0: it does not wait
 
 	state  atomic.Uint32

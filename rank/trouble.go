@@ -85,13 +85,13 @@ func (h *hub) mismatch(calls []*kolo.Call, seq uint64) error {
 		}
 		odd = append(odd, ranks...)
 		got := calls[i]
-		parts = append(parts, fmt.Sprintf("rank %s called %v: %s", kolo.RankList(ranks), got, strings.Join(got.Diff(want), ", ")))
+		parts = append(parts, fmt.Sprintf("rank %s called %v%s: %s", kolo.RankList(ranks), got, h.siteOf(kolo.Rank(i), seq), strings.Join(got.Diff(want), ", ")))
 	}
 	e := &kolo.Error{Op: want.Collective, Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Seq: seq, Ranks: odd}
 	if len(odd) == 1 {
 		e.Peer = odd[0]
 	}
-	e.Err = fmt.Errorf("%w: %d of %d ranks called %v; %s", kolo.ErrMismatch, size[most], known, want, strings.Join(parts, "; "))
+	e.Err = fmt.Errorf("%w: %d of %d ranks called %v%s; %s", kolo.ErrMismatch, size[most], known, want, h.siteOf(kolo.Rank(most), seq), strings.Join(parts, "; "))
 	return e
 }
 
@@ -169,7 +169,7 @@ func (h *hub) lastCall(r kolo.Rank) string {
 	m := &h.members[r]
 	switch {
 	case m.calls > 0:
-		return fmt.Sprintf(" after %v #%d", h.latest(r), m.calls-1)
+		return fmt.Sprintf(" after %v #%d%v", h.latest(r), m.calls-1, &m.site)
 	case !m.joined.Load():
 		return " and has never made it"
 	}
@@ -208,7 +208,7 @@ func (h *hub) tick() {
 			return
 		}
 	}
-	if h.cfg.Timeout <= 0 {
+	if h.firstLook() == 0 {
 		return
 	}
 	for i, rd := range h.rounds {
@@ -216,6 +216,10 @@ func (h *hub) tick() {
 			continue
 		}
 		h.opens(rd)
+		h.warn(i, rd, now)
+		if h.cfg.Timeout <= 0 {
+			continue
+		}
 		if end := rd.opened.Add(h.cfg.Timeout); now.Before(end) {
 			h.p.watch.arm(end)
 			continue
@@ -309,11 +313,11 @@ func (h *hub) lastCallOf(r int) string {
 	m := &h.members[r]
 	switch {
 	case m.calls > 0:
-		return fmt.Sprintf(" after %v #%d", h.latest(kolo.Rank(r)), m.calls-1)
+		return fmt.Sprintf(" after %v #%d%v%s", h.latest(kolo.Rank(r)), m.calls-1, &m.site, h.busyWith(kolo.Rank(r)))
 	case !m.joined.Load():
-		return " nothing: it has not made the group"
+		return " nothing: it has not made the group" + h.busyWith(kolo.Rank(r))
 	}
-	return " nothing"
+	return " nothing" + h.busyWith(kolo.Rank(r))
 }
 
 // stalled fails a round that all ranks have joined but that does not move. The
