@@ -85,6 +85,7 @@ check-vet:
 	$(GO) vet ./...
 	GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./...
 	$(GO) vet -tags long $$($(call tagged,long))
+	$(GO) vet -tags noacl $$($(call tagged,noacl))
 
 # Makes the generated files again and compares.
 generated = { grep -rlE '^// Code generated .* DO NOT EDIT\.$$' --include='*.go' --include='*.s' . || true; } | LC_ALL=C sort | xargs -r cksum
@@ -107,7 +108,7 @@ check-tags:
 		dirs=$$($(call tagged,$$tag)); \
 		printf '\n== tests with the tag %s\n' $$tag; \
 		if [ -z "$$dirs" ]; then echo "skipped: no file has the tag"; continue; fi; \
-		if [ $$tag = invariant ]; then dirs=./...; fi; \
+		case $$tag in invariant) dirs=./... ;; noacl) dirs=./npu/ascend/... ;; esac; \
 		$(GO) test -tags $$tag -shuffle=on -timeout 20m $$dirs; \
 	done
 
