@@ -25,6 +25,7 @@
 //	channel/roce     the driver between hosts: RoCE v2 in user space
 //	channel/faulty   a driver around another that loses, delays and cuts
 //	rank             the user's API: World, Group, Work, every collective, Run
+//	cluster          ranks of several processes: rendezvous, links, heartbeats
 //	npu, npu/sim     devices and streams; a simulated NPU
 //	npu/ascend       NPUs through AscendCL, bound at run time
 //	pipeline         communication behind computation: chunks, gradient buckets

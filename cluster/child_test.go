@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -32,9 +33,7 @@ func child(what string) int {
 	fmt.Println("JOINED")
 	switch what {
 	case "join":
-		if err := rank.Barrier(ctx, w.Group()); err != nil {
-			fmt.Println("FAILED", err)
-		}
+		err = joinAndMeet(ctx, p.Worlds())
 	case "loop":
 		err = loopUntilLost(ctx, w)
 	}
@@ -50,6 +49,20 @@ func child(what string) int {
 	}
 	fmt.Println("DONE")
 	return 0
+}
+
+// joinAndMeet makes one call with all ranks.
+func joinAndMeet(ctx context.Context, worlds []*rank.World) error {
+	var works []rank.Work
+	for _, w := range worlds {
+		works = append(works, rank.BarrierAsync(w.Group()))
+	}
+	for _, w := range works {
+		if err := w.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // loopUntilLost makes large AllReduces until one fails, and goes on with who is left.
@@ -88,15 +101,24 @@ type offspring struct {
 	ended chan struct{}
 }
 
-// spawn starts n children that join one world.
+// spawn starts n children that join one world, of a rank each.
 func spawn(t *testing.T, what string, n int, env ...string) []*offspring {
+	return spawnRanks(t, what, n, n, env...)
+}
+
+// spawnRanks starts children that share the ranks of one world.
+func spawnRanks(t *testing.T, what string, n, ranks int, env ...string) []*offspring {
 	at := standing(t)
 	exe, err := os.Executable()
 	require.NoError(t, err)
 	var list []*offspring
-	for r := range n {
+	for i := range n {
+		var mine []string
+		for r := i * ranks / n; r < (i+1)*ranks/n; r++ {
+			mine = append(mine, strconv.Itoa(r))
+		}
 		o := &offspring{cmd: exec.Command(exe), more: make(chan struct{}, 1), ended: make(chan struct{})}
-		o.cmd.Env = append([]string{"KOLO_TEST_CHILD=" + what, fmt.Sprintf("RANK=%d", r), fmt.Sprintf("WORLD_SIZE=%d", n), "KOLO_RENDEZVOUS=" + at}, env...)
+		o.cmd.Env = append([]string{"KOLO_TEST_CHILD=" + what, "KOLO_RANKS=" + strings.Join(mine, ","), fmt.Sprintf("WORLD_SIZE=%d", ranks), "KOLO_RENDEZVOUS=" + at}, env...)
 		o.cmd.Stderr = os.Stderr
 		out, err := o.cmd.StdoutPipe()
 		require.NoError(t, err)

@@ -41,9 +41,11 @@ func strike(t *testing.T, s syscall.Signal, transport string) time.Duration {
 func TestKilledProcessIsReportedInASecondAndTheOthersGoOn(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		t.Run(transport, func(t *testing.T) {
-			d := strike(t, syscall.SIGKILL, transport)
-			t.Logf("reported after %v", d)
-			require.Less(t, d, time.Second)
+			for range 3 {
+				d := strike(t, syscall.SIGKILL, transport)
+				t.Logf("reported after %v", d)
+				require.Less(t, d, time.Second)
+			}
 		})
 	}
 }

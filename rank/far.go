@@ -121,9 +121,14 @@ func (h *hub) place() error {
 	h.topo.Medium = false // what the ranks of one process share is not all ranks'
 	h.plans.init(h.topo, nil, &p.cfg, h.cfg.Algorithm)
 	h.plans.blind = true
-	f.basis = mix(h.topo.Digest(), uint64(p.cfg.Choice), boolBit(p.cfg.Reproducible), p.cfg.Plans.Digest(), tuningDigest(p.cfg.Tuning))
+	f.basis = mix(h.topo.Digest(), uint64(p.cfg.Choice), boolBit(p.cfg.Reproducible), p.cfg.Plans.Digest())
 	f.basis = mixText(f.basis, h.cfg.Algorithm)
 	h.far = f
+	if h.key.name == worldName { // which every rank has
+		for i := range h.members {
+			h.members[i].joined.Store(true)
+		}
+	}
 	return nil
 }
 

@@ -213,7 +213,14 @@ func (g *Group) leave(ctx context.Context, cause error) error {
 		cause = fmt.Errorf("%w: Close waited for %d calls in flight", kolo.ErrDeadline, g.flying.Load())
 		errs = append(errs, &kolo.Error{Group: g.Name(), Rank: g.rank, Peer: kolo.NoRank, Err: cause})
 	}
-	g.hub.tell(nil, &leave{rank: g.rank, cause: cause})
+	m := &leave{rank: g.rank, cause: cause}
+	if g.hub.far != nil {
+		m.done = make(chan struct{})
+	}
+	g.hub.tell(nil, m)
+	if m.done != nil {
+		<-m.done // before others hear that the rank has closed its world
+	}
 	g.drain(context.WithoutCancel(ctx)) // the hub resolves what is left at once
 	g.closeNotifies()
 	if n := g.async.Load(); n > 0 && cause == nil {

@@ -115,7 +115,8 @@ type failure struct {
 type leave struct {
 	rank  kolo.Rank
 	cause error
-	calls uint64 // of a rank in another process: the collectives that it has made
+	calls uint64        // of a rank in another process: the collectives that it has made
+	done  chan struct{} // if set, closed when the hub has taken note
 }
 
 // tick asks to look at the deadlines.
@@ -266,6 +267,10 @@ func (h *hub) refuse(from *actor.Shard, m hubMessage, err error) {
 	case *inquiry:
 		if m.hub != h {
 			m.answer(from)
+		}
+	case *leave:
+		if m.done != nil {
+			close(m.done)
 		}
 	}
 }
@@ -576,6 +581,9 @@ func (h *hub) drop() {
 
 // leave notes that a rank has left. What misses it, now or later, fails the group.
 func (h *hub) leave(m *leave) {
+	if m.done != nil {
+		defer close(m.done)
+	}
 	mem := &h.members[m.rank]
 	if mem.left {
 		return
