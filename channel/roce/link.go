@@ -31,6 +31,7 @@ const (
 	shortLinger  = 250 * time.Millisecond // for the last acknowledgement, when the peer is known to be done
 	abortGrace   = time.Second            // for transfers under way of a group that is aborted
 	minTimeout   = 4 * time.Millisecond   // until packets are sent again
+	ackDelay     = time.Millisecond       // for acknowledgements of small messages
 	leastPackets = 8                      // of a window
 )
 
@@ -354,7 +355,7 @@ func (l *link) pairUp(h *hello) error {
 	window := max(leastPackets, min(l.d.cfg.Window, int(h.window))/mtu/n)
 	for i := range n {
 		q, err := rc.NewQP(rc.Config{QPN: l.mine.qps[i].qpn, First: l.mine.qps[i].first, MTU: mtu, Timeout: l.d.cfg.Timeout,
-			Retries: l.d.cfg.Retries, MinTimeout: minTimeout, Window: window, Domain: l.domain})
+			Retries: l.d.cfg.Retries, MinTimeout: minTimeout, AckDelay: ackDelay, Window: window, Domain: l.domain})
 		if err != nil {
 			return fmt.Errorf("%w: link of %v to %v: %w", kolo.ErrLost, l.me, l.peer, err)
 		}

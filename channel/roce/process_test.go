@@ -4,11 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,7 +31,7 @@ const childVariable = "KOLO_ROCE_TEST_CHILD"
 var processConfig = roce.Config{Timeout: 30 * time.Millisecond, Retries: 3, QPs: 2}
 
 // lone is one rank of two, each in a process of its own.
-func lone(t *testing.T, me kolo.Rank, r *bufio.Reader, w io.Writer) *side {
+func lone(t testing.TB, me kolo.Rank, r *bufio.Reader, w io.Writer) *side {
 	sys := actor.NewSystem(actor.Config{})
 	engine := hccs.NewEngine(1)
 	t.Cleanup(engine.Close)
@@ -69,6 +72,11 @@ func TestChild(t *testing.T) {
 		ask(t, lone(t, 0, bufio.NewReader(os.Stdin), os.Stdout))
 	case "1":
 		s := lone(t, 1, bufio.NewReader(os.Stdin), os.Stdout)
+		if size, err := strconv.Atoi(os.Getenv(tradeVariable)); err == nil {
+			for x := newTrader(s, size); x.trade() == nil; {
+			}
+			return
+		}
 		answer(t, s)
 		// never sent: until this process is killed, or the other has closed its link
 		s.post(channel.Recv, channel.Key{Call: 1 << 20}, make([]byte, 4))
@@ -104,7 +112,7 @@ func answer(t *testing.T, s *side) {
 }
 
 // child starts another process, with a prefix to its command.
-func child(t *testing.T, rank int, prefix ...string) (*exec.Cmd, io.WriteCloser, *bufio.Reader) {
+func child(t testing.TB, rank int, prefix ...string) (*exec.Cmd, io.WriteCloser, *bufio.Reader) {
 	list := append(prefix, os.Args[0], "-test.run=^TestChild$", "-test.timeout=60s")
 	c := exec.CommandContext(t.Context(), list[0], list[1:]...)
 	c.Env = append(os.Environ(), fmt.Sprint(childVariable, "=", rank))
@@ -200,3 +208,69 @@ func twoHosts(t *testing.T, mtu, family string) {
 		require.NoError(t, cs[i].Wait(), "rank %d: %s", i, rest)
 	}
 }
+
+// trader is one of two ranks that give each other a message, wait for both to be
+// through, and begin again: what an AllReduce of two ranks does.
+type trader struct {
+	s    *side
+	ops  [2]channel.Op
+	left atomic.Int32 // completions to come
+	done atomic.Uint32
+	park chan struct{}
+}
+
+func newTrader(s *side, size int) *trader {
+	x := &trader{s: s, park: make(chan struct{}, 1)}
+	for kind := range x.ops {
+		x.ops[kind] = channel.Op{Kind: channel.Kind(kind), Key: channel.Key{Group: 1}, Size: int64(size), Sink: x, Mem: []kolo.Memory{kolo.HostMemory(make([]byte, size))}}
+	}
+	return x
+}
+
+// Complete hears of the two completions of an exchange.
+func (x *trader) Complete(*channel.Op) {
+	if x.left.Add(-1) == 0 && x.done.Swap(1) == 2 {
+		x.park <- struct{}{}
+	}
+}
+
+// trade is one exchange.
+func (x *trader) trade() error {
+	x.left.Store(2)
+	x.done.Store(0)
+	if err := x.s.do.Tell(&call{func() {
+		x.s.to.Post(&x.ops[channel.Recv])
+		x.s.to.Post(&x.ops[channel.Send])
+	}}); err != nil {
+		return err
+	}
+	if p, ok := channel.Driver(x.s.d).(channel.Poller); ok && x.done.Load() == 0 {
+		p.Poll(&x.done)
+	}
+	if x.done.CompareAndSwap(0, 2) {
+		<-x.park
+	}
+	return errors.Join(x.ops[0].Err, x.ops[1].Err)
+}
+
+// BenchmarkTrade is two processes that exchange messages, both ways at a time.
+func BenchmarkTrade(b *testing.B) {
+	for _, size := range []int{8, 4 << 10, 64 << 10, 1 << 20, 16 << 20} {
+		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
+			b.Setenv(tradeVariable, fmt.Sprint(size))
+			_, in, out := child(b, 1)
+			x := newTrader(lone(b, 0, out, in), size)
+			for range 10 {
+				require.NoError(b, x.trade())
+			}
+			b.SetBytes(2 * int64(size))
+			b.ReportAllocs()
+			for b.Loop() {
+				require.NoError(b, x.trade())
+			}
+		})
+	}
+}
+
+// tradeVariable is the size of the messages of a trader in another process.
+const tradeVariable = "KOLO_ROCE_TEST_TRADE"

@@ -41,6 +41,9 @@ type Config struct {
 	Window int
 	// Reads is the most READs in flight; 0 means 8.
 	Reads int
+	// AckDelay is how long the acknowledgement of a SEND of one packet may wait for others
+	// to go with it, eight at most. 0: it goes at once, as everything else does.
+	AckDelay time.Duration
 	// Domain has the regions that the peer may reach.
 	Domain *Domain
 }
@@ -243,7 +246,7 @@ func (q *QP) Input(now time.Duration, p *Packet) {
 	case s&response != 0:
 		q.response(now, p)
 	default:
-		q.request(p)
+		q.request(now, p)
 	}
 }
 
@@ -253,6 +256,9 @@ func (q *QP) Input(now time.Duration, p *Packet) {
 func (q *QP) Output(now time.Duration, b []byte) []byte {
 	if !q.linked {
 		return b
+	}
+	if q.res.held > 0 && now >= q.res.due {
+		q.ack(q.res.expected - 1)
 	}
 	if q.res.replies.len() > 0 {
 		q.stats.Sent++
@@ -264,17 +270,22 @@ func (q *QP) Output(now time.Duration, b []byte) []byte {
 	return q.transmit(now, b)
 }
 
-// Deadline is when Tick must be called next; ok is false where no time matters.
+// Deadline is when Tick and Output must be called next; ok is false where no time
+// matters.
 func (q *QP) Deadline() (at time.Duration, ok bool) {
-	if q.err != OK || !q.linked || !q.req.timed {
+	if q.err != OK || !q.linked {
 		return 0, false
 	}
-	return q.req.timer, true
+	at, ok = q.req.timer, q.req.timed
+	if q.res.held > 0 && (!ok || q.res.due < at) {
+		at, ok = q.res.due, true
+	}
+	return at, ok
 }
 
 // Tick looks whether something is late.
 func (q *QP) Tick(now time.Duration) {
-	if at, ok := q.Deadline(); ok && now >= at {
+	if q.err == OK && q.linked && q.req.timed && now >= q.req.timer {
 		q.late(now)
 	}
 }

@@ -1,5 +1,7 @@
 package rc
 
+import "time"
+
 // responder is the half of a queue pair that does what the peer's requests say.
 type responder struct {
 	expected int64 // count of the next request packet
@@ -9,7 +11,9 @@ type responder struct {
 	nakked   bool  // a gap or a wait was reported, and expected has not come since
 	beyond   int64 // the packet that last came beyond the gap
 	replies  queue[reply]
-	refused  bool // the queue pair has ended with the NAK final
+	held     int           // SENDs whose acknowledgement waits
+	due      time.Duration // and until when
+	refused  bool          // the queue pair has ended with the NAK final
 	final    reply
 }
 
@@ -42,7 +46,7 @@ type reply struct {
 }
 
 // request takes a request packet.
-func (q *QP) request(p *Packet) {
+func (q *QP) request(now time.Duration, p *Packet) {
 	r := &q.res
 	seq := near(r.expected, p.PSN)
 	switch {
@@ -58,7 +62,7 @@ func (q *QP) request(p *Packet) {
 		q.duplicate(seq, p)
 	default:
 		r.nakked = false
-		q.execute(p)
+		q.execute(now, p)
 	}
 }
 
@@ -77,7 +81,7 @@ func (q *QP) duplicate(seq int64, p *Packet) {
 }
 
 // execute does the expected request packet.
-func (q *QP) execute(p *Packet) {
+func (q *QP) execute(now time.Duration, p *Packet) {
 	r, s := &q.res, shapes[p.Op]
 	if !q.fits(p, s) {
 		q.refuse(NAKInvalid, RemoteInvalid)
@@ -103,10 +107,19 @@ func (q *QP) execute(p *Packet) {
 		q.finish(p, s)
 	}
 	r.expected++
-	if p.AckReq {
+	switch {
+	case !p.AckReq:
+	case p.Op == SendOnly && q.cfg.AckDelay > 0 && r.held < mostHeld:
+		if r.held++; r.held == 1 {
+			r.due = now + q.cfg.AckDelay
+		}
+	default:
 		q.ack(r.expected - 1)
 	}
 }
+
+// mostHeld is the most SENDs whose acknowledgement waits for another.
+const mostHeld = 7
 
 // fits says whether the packet may come now, and has as many bytes as it should.
 func (q *QP) fits(p *Packet, s shape) bool {
@@ -228,6 +241,7 @@ const readReply Syndrome = 0xe0
 // ack acknowledges all up to seq.
 func (q *QP) ack(seq int64) {
 	r := &q.res
+	r.held = 0
 	if n := r.replies.len(); n > 0 {
 		if last := r.replies.last(); last.syndrome == ACK && !last.begun {
 			last.seq, last.msn = max(last.seq, seq), r.msn
@@ -254,6 +268,7 @@ func (q *QP) refuse(s Syndrome, end Status) {
 	r := &q.res
 	r.refused, r.final = true, reply{seq: r.expected, syndrome: s, msn: r.msn}
 	q.stats.SentNAKs++
+	r.held = 0 // a NAK acknowledges what is before it
 	r.replies.push(r.final)
 	q.fail(end, Flushed)
 }

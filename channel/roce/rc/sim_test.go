@@ -222,7 +222,7 @@ func TestTransfersOverBadNetworks(t *testing.T) {
 	for name, f := range networks {
 		for i, mtu := range []int{256, 512, 1024, 2048, 4096} {
 			t.Run(fmt.Sprintf("%s/mtu=%d", name, mtu), func(t *testing.T) {
-				c := Config{MTU: mtu, MinTimeout: 500 * time.Microsecond, Window: 32 << (i % 3), Timeout: 100 * time.Millisecond}
+				c := Config{MTU: mtu, MinTimeout: 500 * time.Microsecond, Window: 32 << (i % 3), Timeout: 100 * time.Millisecond, AckDelay: time.Duration(i%2) * 200 * time.Microsecond}
 				exchange(t, seed+uint64(i), f, c, 120)
 			})
 		}
@@ -355,6 +355,24 @@ func TestRetriesAsSpecified(t *testing.T) {
 	require.Equal(t, RetryExceeded, e.qp.Err())
 	require.EqualValues(t, 8, e.qp.Stats().Sent)
 	require.Equal(t, 80*time.Millisecond+1, e.at)
+}
+
+// Acknowledgements that may wait go out together, and the last one in its time.
+func TestAcknowledgementsWait(t *testing.T) {
+	n := newNetwork(t, 1, faults{}, Config{MTU: 256, AckDelay: 3 * time.Millisecond, MinTimeout: 4 * time.Millisecond})
+	a, b := n.ends[0], n.ends[1]
+	b.pump()
+	for i := range 20 {
+		n.after(time.Duration(i)*10*time.Microsecond, func() {
+			a.qp.Post(Work{Kind: Send, ID: uint64(i), Data: NewVector([]byte{1})})
+			a.pump()
+		})
+	}
+	n.run(time.Second)
+	require.EqualValues(t, 20, a.qp.Stats().Sent)
+	require.EqualValues(t, 3, b.qp.Stats().Sent, "8, 8 and 4 of them")
+	require.Len(t, a.requests(), 20)
+	require.Equal(t, 160*time.Microsecond+3*time.Millisecond+10*time.Microsecond, a.at)
 }
 
 // A receiver that has no memory for a message makes the sender wait, and end if it was
