@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -115,7 +114,7 @@ type times struct {
 // pair is a queue pair and its way out.
 type pair struct {
 	qp     *rc.QP
-	conn   *net.UDPConn
+	conn   *socket
 	flow   *rc.Flow
 	posted []posted // works that have not completed, oldest first
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/kolo-ccl/kolo/channel/roce/rc"
 )
@@ -21,17 +22,23 @@ const (
 	overIP     = 40 + 8 // headers of IPv6 and UDP
 )
 
-// port is a UDP socket of the driver and the goroutine that reads it.
+// port is a UDP socket of the driver and the goroutine that reads it while no rank
+// polls.
 type port struct {
 	d      *Driver
-	conn   *net.UDPConn
+	conn   *socket
 	addr   netip.AddrPort // where peers send to
 	link   int            // MTU of the interface
 	room   int            // bytes of the receive buffer
 	gso    atomic.Bool
+	closed chan struct{}
 	mu     sync.Mutex
-	others []*net.UDPConn // further source ports, made at need; they only send
-	flows  map[netip.AddrPort]*rc.Flow
+	others []*socket // further source ports, made at need; they only send
+
+	busy  atomic.Bool // somebody reads; what is below is his
+	buf   *buffer
+	oob   [128]byte
+	flows map[netip.AddrPort]*rc.Flow
 }
 
 // buffer is memory for what one read gives. It is used again when the reader and every
@@ -55,60 +62,49 @@ func (d *Driver) release(b *buffer) {
 
 // listen opens a port at an address.
 func (d *Driver) listen(at netip.Addr, number uint16, linkMTU int) (*port, error) {
-	p := &port{d: d, link: linkMTU, flows: map[netip.AddrPort]*rc.Flow{}}
-	c, err := d.socket(at, number)
+	p := &port{d: d, link: linkMTU, flows: map[netip.AddrPort]*rc.Flow{}, closed: make(chan struct{}), buf: d.takeBuffer()}
+	c, err := openSocket(netip.AddrPortFrom(at, number), d.cfg.TrafficClass)
+	if err == nil {
+		if err = c.listens(); err != nil {
+			err = errors.Join(err, c.close())
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("roce: listen at %v: %w", netip.AddrPortFrom(at, number), err)
 	}
-	p.conn, p.addr = c, netip.AddrPortFrom(at, uint16(c.LocalAddr().(*net.UDPAddr).Port))
-	p.room = growBuffers(c)
-	p.gso.Store(at.Is6() && offload(c))
+	p.conn, p.addr, p.room = c, netip.AddrPortFrom(at, c.number()), c.grow()
+	p.gso.Store(at.Is6() && c.offload())
 	// ended by Driver.Close, which closes the socket
 	d.readers.Go(p.read)
 	return p, nil
 }
 
-// socket makes a socket with the driver's traffic class.
-func (d *Driver) socket(at netip.Addr, number uint16) (*net.UDPConn, error) {
-	network := "udp6"
-	if at.Is4() {
-		network = "udp4"
-	}
-	c, err := net.ListenUDP(network, net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, number)))
-	if err != nil {
-		return nil, err
-	}
-	if err := mark(c, at.Is4(), d.cfg.TrafficClass); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	return c, nil
-}
-
 // source is the socket that queue pair i of a link sends from.
-func (p *port) source(i int) (*net.UDPConn, uint16, error) {
+func (p *port) source(i int) (*socket, uint16, error) {
 	if i == 0 {
 		return p.conn, p.addr.Port(), nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(p.others) < i {
-		c, err := p.d.socket(p.addr.Addr(), 0)
+		c, err := openSocket(netip.AddrPortFrom(p.addr.Addr(), 0), p.d.cfg.TrafficClass)
 		if err != nil {
 			return nil, 0, fmt.Errorf("roce: a further source port at %v: %w", p.addr.Addr(), err)
 		}
 		p.others = append(p.others, c)
 	}
 	c := p.others[i-1]
-	return c, uint16(c.LocalAddr().(*net.UDPAddr).Port), nil
+	return c, c.number(), nil
 }
 
 // close closes the sockets, which ends the reader.
 func (p *port) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	err := p.conn.Close()
+	close(p.closed)
+	err := p.conn.close()
 	for _, c := range p.others {
-		err = errors.Join(err, c.Close())
+		err = errors.Join(err, c.close())
 	}
 	return err
 }
@@ -121,31 +117,57 @@ func flow(from, to netip.AddrPort) *rc.Flow {
 	return rc.NewFlow6(from.Addr().As16(), to.Addr().As16(), from.Port(), to.Port())
 }
 
-// read is the goroutine of the port.
+// read is the goroutine of the port. While ranks poll it stays away, and looks now and
+// then whether they still do.
 func (p *port) read() {
-	d := p.d
-	buf, oob := d.takeBuffer(), make([]byte, 128)
-	defer func() { d.release(buf) }()
+	pause := time.NewTicker(pollPause)
+	defer pause.Stop()
+	seen := int64(0)
 	for {
-		n, oobn, _, from, err := p.conn.ReadMsgUDPAddrPort(buf.b, oob)
-		if errors.Is(err, net.ErrClosed) {
-			return
+		for n := p.d.polls.Load(); n != seen || p.d.pollers.Load() > 0; n = p.d.polls.Load() {
+			seen = n
+			select {
+			case <-pause.C:
+			case <-p.closed:
+				return
+			}
 		}
-		if err != nil {
-			d.counts.readErrors.Add(1)
-			continue
+		for p.look() {
 		}
-		from = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())
-		segment := segmentOf(oob[:oobn])
-		if segment <= 0 {
-			segment = n
-		}
-		p.sort(buf, n, segment, from)
-		if buf.refs.Load() > 1 { // a link keeps a part of it
-			d.release(buf)
-			buf = d.takeBuffer()
+		if err := p.conn.wait(); err != nil {
+			select {
+			case <-p.closed:
+				return
+			case <-pause.C:
+				p.d.counts.readErrors.Add(1)
+			}
 		}
 	}
+}
+
+// look reads once, if nobody else does. It says whether there was anything.
+func (p *port) look() bool {
+	if !p.busy.CompareAndSwap(false, true) {
+		return false
+	}
+	defer p.busy.Store(false)
+	n, oobn, from, err := p.conn.recv(p.buf.b, p.oob[:])
+	if err != nil {
+		p.d.counts.readErrors.Add(1)
+	}
+	if n < 0 {
+		return false
+	}
+	segment := segmentOf(p.oob[:oobn])
+	if segment <= 0 {
+		segment = max(n, 1)
+	}
+	p.sort(p.buf, n, segment, from)
+	if p.buf.refs.Load() > 1 { // a link keeps a part of it
+		p.d.release(p.buf)
+		p.buf = p.d.takeBuffer()
+	}
+	return true
 }
 
 // sort gives the packets of one read to their links: neighbours for the same link
@@ -192,7 +214,7 @@ func (p *port) sort(buf *buffer, n, segment int, from netip.AddrPort) {
 
 // send sends packets of segment bytes each, the last one perhaps less, from a socket.
 // What the kernel does not take is lost, as on the way.
-func (p *port) send(c *net.UDPConn, b []byte, segment int, to netip.AddrPort) {
+func (p *port) send(c *socket, b []byte, segment int, to netip.AddrPort) {
 	if wire := p.d.cfg.wire; wire != nil {
 		for len(b) > 0 {
 			n := min(segment, len(b))
@@ -215,8 +237,8 @@ func (p *port) send(c *net.UDPConn, b []byte, segment int, to netip.AddrPort) {
 	}
 }
 
-func (p *port) write(c *net.UDPConn, b, oob []byte, to netip.AddrPort) bool {
-	_, _, err := c.WriteMsgUDPAddrPort(b, oob, to)
+func (p *port) write(c *socket, b, oob []byte, to netip.AddrPort) bool {
+	err := c.send(b, oob, to)
 	if err != nil {
 		p.d.counts.writeErrors.Add(1)
 	}

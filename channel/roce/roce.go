@@ -31,6 +31,8 @@ type Driver struct {
 	buffers sync.Pool // of *buffer
 	pump    pump
 	counts  counts
+	pollers atomic.Int32 // ranks in Poll
+	polls   atomic.Int64 // calls of Poll so far
 
 	mu     sync.RWMutex
 	ports  []*port // the first is the loopback's

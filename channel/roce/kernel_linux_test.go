@@ -18,6 +18,7 @@ import (
 	"github.com/kolo-ccl/kolo/channel/roce/rc"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // kernelCase is one conversation with the kernel's RoCE.
@@ -130,7 +131,16 @@ func newKernelPeer(t *testing.T, c kernelCase) *kernelPeer {
 	k.conn, err = net.ListenUDP(network, net.UDPAddrFromAddrPort(netip.AddrPortFrom(k.me, Port)))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, k.conn.Close()) })
-	require.NoError(t, mark(k.conn, c.v4, DefaultTrafficClass))
+	raw, err := k.conn.SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		if c.v4 { // the kernel then writes identification 0
+			err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_IP, syscall.IP_MTU_DISCOVER, syscall.IP_PMTUDISC_DO)
+		} else { // the kernel's RoCE sends no UDP checksum
+			err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1)
+		}
+	}))
+	require.NoError(t, err)
 	if c.v4 {
 		k.raw, err = net.ListenIP("ip4:udp", &net.IPAddr{IP: k.me.AsSlice()})
 		require.NoError(t, err)
