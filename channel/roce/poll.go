@@ -29,10 +29,13 @@ func (d *Driver) Poll(done *atomic.Uint32) {
 	d.mu.RUnlock()
 	start := time.Now()
 	last := time.Duration(0)
+	hot := 0 // the port where something was last found
 	for i := 1; done.Load() == 0; i++ {
 		found := false
-		for _, p := range ports {
-			found = p.look() || found
+		for n, p := range ports {
+			if (n == hot || i%clockEvery == 0) && p.look() {
+				found, hot = true, n
+			}
 		}
 		switch {
 		case found:

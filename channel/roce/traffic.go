@@ -269,6 +269,10 @@ func (x *traffic) handle(r *record) error {
 		if l.closed == nil {
 			l.shut(gone)
 		}
+		for slot, r := range x.slots { // all that the peer has written is here, so these are not on their way
+			x.forget(slot, r)
+			l.complete(r.op, gone)
+		}
 		l.timing.linger = l.d.now() + lingerTime
 	}
 	return nil
