@@ -59,6 +59,10 @@ var layers = []*layer{
 		{root, "ranks, collectives, errors"},
 		{"plan", "Programs out of files, and files out of Programs"},
 	}},
+	{name: "plan/survey", is: pure, imports: []edge{
+		{root, "ranks, links, errors"},
+		{"plan", "the Topology that choices are made by"},
+	}},
 	{name: "actor", goes: []string{"*"}, imports: []edge{
 		{root, "the errors of actors that have ended or panicked"},
 	}},

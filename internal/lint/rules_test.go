@@ -111,7 +111,7 @@ func pureCases() []ruleCase {
 	const rule = "root and plan are pure"
 	return []ruleCase{
 		{rule, "imports", sources{
-			"a.go":         "package kolo\nimport (\n\"errors\"\n\"sync/atomic\"\n\"math/rand/v2\"\n\"io/fs\"\n\"iter\"\n)",
+			"a.go":         "package kolo\nimport (\n\"errors\"\n\"sync/atomic\"\n\"math/rand/v2\"\n\"io/fs\"\n\"iter\"\n\"net/netip\"\n)",
 			"plan/a.go":    "package plan\nimport \"context\"",
 			"channel/a.go": "package channel\nimport \"sync\"",
 		}, []string{"a.go:4", "a.go:5", "a.go:6", "plan/a.go:2"}},
