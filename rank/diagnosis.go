@@ -30,6 +30,11 @@ const (
 	// Results compares the results of a call that gives all ranks the same (AllReduce,
 	// AllGather, Broadcast), over the ranks of this process. It reads them once more.
 	Results
+	// Overflow refuses a sum or product of integers that the type cannot hold, and which
+	// would wrap, before its data moves: with the element and the value. It computes in
+	// arbitrary precision, some hundred times slower than the call, for host memory and
+	// groups within one process.
+	Overflow
 )
 
 // String lists the set.
@@ -38,7 +43,7 @@ func (d Diagnosis) String() string {
 		return "none"
 	}
 	var names []string
-	for i, name := range []string{"call sites", "in flight", "results"} {
+	for i, name := range []string{"call sites", "in flight", "results", "overflow"} {
 		if d&(1<<i) != 0 {
 			names = append(names, name)
 		}

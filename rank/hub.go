@@ -424,6 +424,9 @@ func (h *hub) begin(rd *round) {
 	if err == nil {
 		err = h.changed(rd, false, "before its data has moved")
 	}
+	if err == nil {
+		err = h.overflow(rd)
+	}
 	if err != nil {
 		h.refuseRound(err)
 		return
