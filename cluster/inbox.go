@@ -12,6 +12,9 @@ import (
 type inbox struct {
 	mu    sync.Mutex
 	queue []mail
+	bytes int
+	room  sync.Cond // bytes are few again, or the inbox has ended
+	over  bool
 	wake  chan struct{}
 	end   chan struct{}
 	ended chan struct{}
@@ -25,10 +28,32 @@ type mail struct {
 }
 
 func newInbox() *inbox {
-	return &inbox{wake: make(chan struct{}, 1), end: make(chan struct{}), ended: make(chan struct{})}
+	b := &inbox{wake: make(chan struct{}, 1), end: make(chan struct{}), ended: make(chan struct{})}
+	b.room.L = &b.mu
+	return b
 }
 
-func (b *inbox) put(from int, list [][]byte) { b.add(mail{from: from, list: list}) }
+// put takes messages. It waits while more than maxQueue bytes have not been handed over.
+func (b *inbox) put(from int, list [][]byte) {
+	b.mu.Lock()
+	for b.bytes > maxQueue && !b.over {
+		b.room.Wait()
+	}
+	for _, m := range list {
+		b.bytes += len(m)
+	}
+	b.mu.Unlock()
+	b.add(mail{from: from, list: list})
+}
+
+// close ends the inbox; what is in it is dropped.
+func (b *inbox) close() {
+	b.mu.Lock()
+	b.over = true
+	b.mu.Unlock()
+	b.room.Broadcast()
+	close(b.end)
+}
 
 func (b *inbox) lose(from int, cause error) { b.add(mail{from: from, cause: cause}) }
 
@@ -48,8 +73,9 @@ func (b *inbox) run(local *rank.Local, broken func(from int, err error)) {
 	for {
 		b.mu.Lock()
 		list := b.queue
-		b.queue = nil
+		b.queue, b.bytes = nil, 0
 		b.mu.Unlock()
+		b.room.Broadcast()
 		for _, m := range list {
 			if m.cause != nil {
 				local.Lost(m.from, m.cause)

@@ -48,19 +48,28 @@ func newLink(p *Process, peer int, s stream, hangUp, finish func()) *link {
 
 // tell queues a message. It never blocks.
 func (l *link) tell(message []byte) error {
+	full, err := l.enqueue(message)
+	if full {
+		l.p.hurt(l.peer, err)
+	}
+	return err
+}
+
+// enqueue is tell under the lock; full says that the link has ended by it.
+func (l *link) enqueue(message []byte) (full bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed != nil {
-		return l.closed
+		return false, l.closed
 	}
-	if l.bytes += len(message); l.bytes > maxQueue {
-		l.closed = fmt.Errorf("%w: %d MiB of control messages wait for the process of %v, which does not read", kolo.ErrLimit, maxQueue>>20, l.member())
-		l.p.hurt(l.peer, l.closed)
-		return l.closed
+	if l.bytes+len(message) > maxQueue {
+		l.closed = fmt.Errorf("%w: %d MiB of control messages wait for %v, which does not read", kolo.ErrLimit, maxQueue>>20, l.member())
+		return true, l.closed
 	}
+	l.bytes += len(message)
 	l.queue = append(l.queue, message)
 	l.poke()
-	return nil
+	return false, nil
 }
 
 // frame queues a frame of another kind.

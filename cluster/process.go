@@ -475,7 +475,7 @@ func (p *Process) shut(inOrder bool) (err error) {
 			}
 		}
 		p.client.close()
-		close(p.inbox.end)
+		p.inbox.close()
 		p.tasks.Wait()
 		ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
 		defer cancel()

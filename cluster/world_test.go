@@ -11,6 +11,7 @@ import (
 	"math/big"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -253,4 +254,33 @@ func TestJoinWithTLS(t *testing.T) {
 	defer cancel()
 	_, err = Join(short, Config{Rendezvous: r.Address(), Size: 2, Ranks: []kolo.Rank{1}, Getenv: noEnv})
 	require.ErrorIs(t, err, kolo.ErrDeadline, "without TLS")
+}
+
+// What a process does not read is bounded: it is lost then.
+func TestProcessThatDoesNotReadIsLost(t *testing.T) {
+	p := &Process{closing: make(chan struct{}), roster: &roster{Members: []Member{{}, {Ranks: []kolo.Rank{5}}}}}
+	l := newLink(p, 1, nil, func() {}, func() {})
+	require.NoError(t, l.tell(make([]byte, maxQueue/2)))
+	require.NoError(t, l.tell(make([]byte, maxQueue/2)))
+	for range 2 {
+		err := l.tell([]byte{1})
+		require.ErrorIs(t, err, kolo.ErrLimit)
+		require.ErrorContains(t, err, "rank 5")
+	}
+}
+
+// Who cannot be reached is named, with every address that was tried.
+func TestProcessThatCannotBeReachedIsNamedWithItsAddresses(t *testing.T) {
+	port, err := strconv.Atoi(freePort(t))
+	require.NoError(t, err)
+	here := thisHost("")
+	p := &Process{self: 1, roster: &roster{Job: "j", Members: []Member{
+		{Ranks: []kolo.Rank{0}, PID: 7, Host: here, Port: port, Addresses: []string{"127.0.0.2"}}, {Ranks: []kolo.Rank{1}, Host: here}}}}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = p.greet(ctx, 0)
+	require.ErrorIs(t, err, kolo.ErrDeadline)
+	for _, say := range []string{"rank 0 (pid 7 on ", "cannot be reached from rank 1", "127.0.0.1:", "127.0.0.2:", "connection refused"} {
+		require.ErrorContains(t, err, say)
+	}
 }
