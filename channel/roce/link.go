@@ -492,7 +492,7 @@ func (l *link) transmit(p *pair, space []byte, now time.Duration, bursts *int) (
 		}
 		l.port.send(p.conn, b, segment, l.to)
 	}
-	return true
+	return p.qp.Ready(now)
 }
 
 // settle ends the link if there is a reason to. It is false where there is something

@@ -41,15 +41,27 @@ func (d *Driver) Poll(done *atomic.Uint32) {
 		case found:
 			last = time.Since(start)
 			if last > pollMost {
+				nudge(ports)
 				return
 			}
 		case i%clockEvery == 0:
 			if time.Since(start) > last+pollFor {
+				nudge(ports)
 				return
 			}
 		}
 		if !found && i%pollYield == 0 {
 			runtime.Gosched()
+		}
+	}
+}
+
+// nudge lets the readers read again: the rank parks.
+func nudge(ports []*port) {
+	for _, p := range ports {
+		select {
+		case p.nudge <- struct{}{}:
+		default: // it has not heard of the last one yet
 		}
 	}
 }

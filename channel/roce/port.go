@@ -32,6 +32,7 @@ type port struct {
 	room   int            // bytes of the receive buffer
 	gso    atomic.Bool
 	closed chan struct{}
+	nudge  chan struct{} // a rank has stopped polling and parks
 	mu     sync.Mutex
 	others []*socket // further source ports, made at need; they only send
 
@@ -62,7 +63,7 @@ func (d *Driver) release(b *buffer) {
 
 // listen opens a port at an address.
 func (d *Driver) listen(at netip.Addr, number uint16, linkMTU int) (*port, error) {
-	p := &port{d: d, link: linkMTU, flows: map[netip.AddrPort]*rc.Flow{}, closed: make(chan struct{}), buf: d.takeBuffer()}
+	p := &port{d: d, link: linkMTU, flows: map[netip.AddrPort]*rc.Flow{}, closed: make(chan struct{}), nudge: make(chan struct{}, 1), buf: d.takeBuffer()}
 	c, err := openSocket(netip.AddrPortFrom(at, number), d.cfg.TrafficClass)
 	if err == nil {
 		if err = c.listens(); err != nil {
@@ -124,9 +125,12 @@ func (p *port) read() {
 	defer pause.Stop()
 	seen := int64(0)
 	for {
-		for n := p.d.polls.Load(); n != seen || p.d.pollers.Load() > 0; n = p.d.polls.Load() {
+		nudged := false
+		for n := p.d.polls.Load(); !nudged && (n != seen || p.d.pollers.Load() > 0); n = p.d.polls.Load() {
 			seen = n
 			select {
+			case <-p.nudge:
+				nudged = true
 			case <-pause.C:
 			case <-p.closed:
 				return

@@ -270,6 +270,17 @@ func (q *QP) Output(now time.Duration, b []byte) []byte {
 	return q.transmit(now, b)
 }
 
+// Ready says whether Output has something to send, or may have.
+func (q *QP) Ready(now time.Duration) bool {
+	switch {
+	case !q.linked:
+		return false
+	case q.res.replies.len() > 0 || q.res.held > 0 && now >= q.res.due:
+		return true
+	}
+	return q.err == OK && q.mayTransmit(now)
+}
+
 // Deadline is when Tick and Output must be called next; ok is false where no time
 // matters.
 func (q *QP) Deadline() (at time.Duration, ok bool) {

@@ -58,13 +58,22 @@ func (q *QP) packets(size int64) int64 {
 	return max(1, (size+mtu-1)/mtu)
 }
 
+// limit is up to where packets may go.
+func (q *QP) limit() int64 { return q.req.una + int64(min(q.req.window, q.cfg.Window)) }
+
+// mayTransmit says whether a request packet may go, but for the limit of READs.
+func (q *QP) mayTransmit(now time.Duration) bool {
+	r := &q.req
+	return r.next < min(r.end, q.limit()) && !(r.silent && now < r.quiet)
+}
+
 // transmit appends the next request packet, if one may go.
 func (q *QP) transmit(now time.Duration, b []byte) []byte {
 	r := &q.req
-	limit := r.una + int64(min(r.window, q.cfg.Window))
-	if r.next >= r.end || r.next >= limit || r.silent && now < r.quiet {
+	if !q.mayTransmit(now) {
 		return b
 	}
+	limit := q.limit()
 	r.silent = false
 	for w := r.works.at(r.at); r.next >= w.first+w.count; w = r.works.at(r.at) {
 		r.at++

@@ -93,7 +93,9 @@ func newNetwork(t testing.TB, seed uint64, f faults, c Config) *network {
 // pump lets an end send what it may, and asks for its next tick.
 func (e *end) pump() {
 	for {
+		ready := e.qp.Ready(e.n.now)
 		b := e.qp.Output(e.n.now, make([]byte, 0, MaxMTU+MaxOverhead))
+		require.True(e.n.t, ready || len(b) == 0)
 		if len(b) == 0 {
 			break
 		}
