@@ -55,7 +55,8 @@ func (p place) alone() bool { return p.processes == 1 }
 type party struct {
 	worlds  []*rank.World
 	process *cluster.Process // nil where there are no others
-	began   time.Duration    // what joining took
+	link    kolo.Link        // between the ranks of one process, where there are no others
+	rack    string
 }
 
 // partyConfig says which world to open.
@@ -63,8 +64,9 @@ type partyConfig struct {
 	place
 	each      int    // ranks of each process
 	transport string // a name of transports, or empty
-	rank      rank.Config
+	rack      string
 	patience  time.Duration // of joining; 0: cluster's
+	rank      rank.Config
 }
 
 // ranks are those of this process.
@@ -89,20 +91,22 @@ func (c *partyConfig) validate() error {
 
 // open opens the world: it joins the other processes, if there are some.
 func (a *app) open(ctx context.Context, c partyConfig) (*party, error) {
-	start := a.now()
 	if c.alone() {
+		p := &party{link: kolo.LinkHCCS, rack: c.rack}
 		if c.transport != "" && c.transport != "hccs" {
 			c.rank.Driver = c.transport
 			c.rank.Topology = byDriver(c.each, c.transport) // without a medium, which would do all calls without the driver
+			p.link = c.rank.Topology.Levels[0].Link
 		}
-		worlds, err := rank.Open(c.each, c.rank)
-		return &party{worlds: worlds, began: a.now().Sub(start)}, err
+		var err error
+		p.worlds, err = rank.Open(c.each, c.rank)
+		return p, err
 	}
-	p, err := cluster.Open(ctx, cluster.Config{Size: c.processes * c.each, Ranks: c.ranks(), Transport: c.transport, Rank: c.rank, Timeout: c.patience, Getenv: a.getenv})
+	p, err := cluster.Open(ctx, cluster.Config{Size: c.processes * c.each, Ranks: c.ranks(), Transport: c.transport, Rank: c.rank, Rack: c.rack, Timeout: c.patience, Getenv: a.getenv})
 	if err != nil {
 		return nil, err
 	}
-	return &party{worlds: p.Worlds(), process: p, began: a.now().Sub(start)}, nil
+	return &party{worlds: p.Worlds(), process: p}, nil
 }
 
 // byDriver is n ranks of one process that a driver joins which is made for several.

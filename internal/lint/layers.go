@@ -146,6 +146,13 @@ var layers = []*layer{
 		{"plan", "the topology that all ranks agree on"},
 		{"rank", "a World of several processes"},
 	}},
+	{name: "cluster/probe", goes: []string{"*"}, imports: []edge{
+		{root, "ranks, edges, errors"},
+		{"cluster", "where the processes of a world are"},
+		{"plan", "the topology that all ranks agree on"},
+		{"plan/survey", "what was measured, as a value"},
+		{"rank", "messages between ranks"},
+	}},
 	{name: "pipeline", imports: []edge{
 		{root, "operations and errors"},
 		{"actor", "the chunk actor"},
@@ -191,6 +198,7 @@ var outside = []struct {
 	{"gonum.org/v1/gonum", []string{"examples/*"}, "BLAS: a matrix product that is worth hiding something behind"},
 	{"gonum.org/v1/plot", []string{"cmd/*/internal/*"}, "pictures of measurements"},
 	{"github.com/stretchr/testify", []string{"tests"}, "require"},
+	{"gopkg.in/yaml.v3", []string{"tests"}, "the manifest of an example is read"},
 	{"go.uber.org/goleak", []string{"tests"}, "no goroutine is left behind"},
 }
 

@@ -70,6 +70,9 @@ func (s *Survey) JSON() ([]byte, error) {
 	b.WriteString("],\n \"links\": [")
 	for i, w := range s.Ways {
 		l := fileLink{w.From, w.To, w.Edge.Link.String(), int64(w.Edge.Latency), math.Round(w.Edge.Bandwidth), w.Lost}
+		if l.Bandwidth == 0 && w.Edge.Bandwidth > 0 {
+			l.Bandwidth = w.Edge.Bandwidth
+		}
 		if err := line(i, l); err != nil {
 			return nil, err
 		}

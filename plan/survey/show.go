@@ -28,7 +28,7 @@ func (s *Survey) String() string {
 		for _, r := range ranks[n] {
 			processes[s.Places[r].Process] = true
 		}
-		fmt.Fprintf(&b, ": rank %s, in %d of the processes\n", kolo.RankList(ranks[n]), len(processes))
+		fmt.Fprintf(&b, ": rank %s, processes: %d\n", kolo.RankList(ranks[n]), len(processes))
 	}
 	for _, c := range s.Classes() {
 		fmt.Fprintf(&b, "%-5v between ranks that share %s: %d measured", c.Link, shared(c.Distance), c.Count)

@@ -165,7 +165,7 @@ func (x *index) between(from, to kolo.Rank) (Way, bool) {
 // Topology is the survey as what choices are made by, rounded as plan.Quantise does, so
 // that it is the same on all ranks whose surveys are. Its servers are processes where
 // some hold several ranks, and its racks are hosts then; where each rank has a process of
-// its own, servers are hosts and racks are racks. Lost ways count as if they were not known.
+// its own, servers are hosts and racks are racks. Lost ways count as if they were not known. A host in two racks has no topology.
 func (s *Survey) Topology() (*plan.Topology, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
