@@ -49,8 +49,10 @@ type Config struct {
 	Advertise []string
 	// Rack names the rack of this host, for the topology.
 	Rack string
-	// TLS, if set, is what the rendezvous and the links use, of all processes: a
-	// certificate, and the roots to know others by, in both directions.
+	// TLS, if set, is what the rendezvous, the links and the data between hosts use, on all
+	// processes: a certificate, and the roots to know others by, in both directions. Without
+	// a ServerName the certificates must name the addresses. Of the drivers only tcp and what
+	// stays on its host (shm) can be chosen then.
 	TLS *tls.Config
 	// Transport is the channel driver between processes, or a list of them, best first,
 	// separated by commas. Empty: shm on one host, else tcp.
@@ -98,6 +100,9 @@ func (c *Config) validate() error {
 	}
 	if c.Timeout < 0 || c.Silence < 0 {
 		return fmt.Errorf("%w: Config.Timeout %v and Silence %v must not be negative", kolo.ErrArgument, c.Timeout, c.Silence)
+	}
+	if t := c.TLS; t != nil && len(t.Certificates) == 0 && t.GetCertificate == nil && t.GetConfigForClient == nil {
+		return fmt.Errorf("%w: Config.TLS has no certificate; every process is called by others", kolo.ErrArgument)
 	}
 	if _, err := c.meetingPoint(); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,7 +11,7 @@ import (
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
 	_ "github.com/kolo-ccl/kolo/channel/shm" // linked in
-	_ "github.com/kolo-ccl/kolo/channel/tcp" // linked in
+	"github.com/kolo-ccl/kolo/channel/tcp"
 )
 
 // channelMap is the driver of a World of several processes: it leaves each pair of ranks
@@ -94,7 +95,7 @@ func (p *poller) Poll(done *atomic.Uint32) { p.by.Poll(done) }
 
 // openDrivers opens the driver inside the process and those between processes that are
 // linked in, or those that are asked for.
-func openDrivers(c channel.Config, transport string) (m *channelMap, err error) {
+func openDrivers(c channel.Config, transport string, secret *tls.Config) (m *channelMap, err error) {
 	m = &channelMap{}
 	want := preferred()
 	if transport != "" {
@@ -102,7 +103,7 @@ func openDrivers(c channel.Config, transport string) (m *channelMap, err error) 
 	}
 	var why []error
 	for _, name := range append([]string{inside}, want...) {
-		d, err := channel.Open(name, c)
+		d, err := openDriver(name, c, secret)
 		if err != nil {
 			if why = append(why, err); transport == "" && errors.Is(err, kolo.ErrUnsupported) {
 				continue // it is not linked in, or not for this system
@@ -118,6 +119,19 @@ func openDrivers(c channel.Config, transport string) (m *channelMap, err error) 
 		return nil, errors.Join(append(why, fmt.Errorf("%w: no driver between processes", kolo.ErrUnsupported), m.Close())...)
 	}
 	return m, nil
+}
+
+// openDriver opens a driver by name. Where secret is set, what can leave the host goes
+// under it, or the driver is refused.
+func openDriver(name string, c channel.Config, secret *tls.Config) (channel.Driver, error) {
+	if secret != nil && name == "tcp" {
+		return tcp.Config{TLS: secret}.New(c)
+	}
+	d, err := channel.Open(name, c)
+	if err != nil || secret == nil || d.Link() <= kolo.LinkSHM {
+		return d, err
+	}
+	return nil, errors.Join(fmt.Errorf("%w: Config.TLS is set, and the driver %s would send data as it is: use tcp", kolo.ErrArgument, name), d.Close())
 }
 
 // addresses are what the drivers between processes tell the others.

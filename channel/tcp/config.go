@@ -44,9 +44,9 @@ type Config struct {
 	// Port is what to listen on; 0 is any free one, and what works with several ranks on
 	// a host.
 	Port uint16
-	// TLS, if set, is what all connections use. It needs a certificate, and the roots and
-	// ServerName (or InsecureSkipVerify) of a client; with ClientAuth and ClientCAs both
-	// ends know each other. A waiting rank cannot poll such a connection.
+	// TLS, if set, is what all connections use. It needs a certificate, and the roots of a
+	// client; without a ServerName the peer's certificate must name the address that is
+	// dialled. With ClientAuth and ClientCAs both ends know each other. A waiting rank cannot poll such a connection.
 	TLS *tls.Config
 	// Timeout is how long a peer may leave bytes unacknowledged, or a silent one the
 	// kernel's question, until the link is lost. 0 means DefaultTimeout.

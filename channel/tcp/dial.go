@@ -160,7 +160,7 @@ func (d *driver) greetBy(ctx context.Context, c net.Conn, h *hello) (*answer, ne
 		return nil, nil, err
 	}
 	if d.cfg.TLS != nil {
-		t := tls.Client(c, d.cfg.TLS)
+		t := tls.Client(c, clientTLS(d.cfg.TLS, c))
 		if err := t.HandshakeContext(ctx); err != nil {
 			return nil, nil, fmt.Errorf("TLS: %w", err)
 		}
@@ -171,6 +171,16 @@ func (d *driver) greetBy(ctx context.Context, c net.Conn, h *hello) (*answer, ne
 	}
 	a, err := readAnswer(c)
 	return a, c, err
+}
+
+// clientTLS is the configuration to call by: without a name to ask for it is the address.
+func clientTLS(t *tls.Config, c net.Conn) *tls.Config {
+	if t.ServerName != "" || t.InsecureSkipVerify {
+		return t
+	}
+	t = t.Clone()
+	t.ServerName, _, _ = net.SplitHostPort(c.RemoteAddr().String()) // it is host:port
+	return t
 }
 
 func (d *driver) keepAlive() net.KeepAliveConfig {
