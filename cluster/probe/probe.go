@@ -278,6 +278,7 @@ func (p *prober) exchange(ctx context.Context) (*Result, error) {
 		r.Clocks = append(r.Clocks, theirs.Clocks...)
 	}
 	r.Survey.Sort()
+	slices.SortFunc(r.Clocks, func(a, b Clock) int { return cmp.Compare(a.Rank, b.Rank) })
 	if err := r.Survey.Validate(); err != nil {
 		return nil, err
 	}

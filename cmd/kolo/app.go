@@ -75,7 +75,7 @@ func (a *app) command() *cobra.Command {
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{err, cmd.CommandPath()} })
-	root.AddCommand(a.testCommand(), a.runCommand(), a.planCommand(), a.topoCommand())
+	root.AddCommand(a.testCommand(), a.runCommand(), a.planCommand(), a.topoCommand(), a.doctorCommand())
 	return root
 }
 

@@ -3,6 +3,7 @@
 //
 //	kolo test all_reduce -p 8 -b 8 -e 64M -f 2 -d fp32 -o sum -c 1
 //	kolo run -n 4 -- ./train
+//	kolo run -n 4 -- kolo doctor
 //	kolo plan simulate hier:mesh+nhr --network hccs:4x8 -b 25M
 //
 // It ends with 0 if all went well, with 1 if a run or a check has failed, and with 2

@@ -36,6 +36,7 @@ type topoFlags struct {
 	out       string
 	format    string
 	tolerance survey.Tolerance
+	frames    bool // probe large frames too
 }
 
 // register declares the flags of measuring.
@@ -97,9 +98,10 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 // measured is what a probe has given, in the process of rank 0.
 type measured struct {
 	*probe.Result
-	party  *party
-	config partyConfig
-	took   time.Duration
+	party   *party
+	config  partyConfig
+	members []cluster.Member
+	frames  string // what was found of large frames, in lines
 }
 
 // measure probes, and in the process of rank 0 gives the result to f.
@@ -127,15 +129,20 @@ func (a *app) measure(ctx context.Context, f *topoFlags, then func(m *measured) 
 		return err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	start := a.now()
 	r, err := p.probe(ctx, probe.Config{Thorough: f.thorough, Timeout: f.timeout})
 	if err != nil {
 		return brief(err)
 	}
+	m := &measured{Result: r, party: p, config: c, members: p.members()}
+	if f.frames {
+		if m.frames, err = p.framesBetween(ctx); err != nil {
+			return brief(err)
+		}
+	}
 	if !p.leads() {
 		return nil
 	}
-	return then(&measured{r, p, c, a.now().Sub(start)})
+	return then(m)
 }
 
 // probe measures between all ranks.

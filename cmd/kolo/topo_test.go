@@ -31,7 +31,7 @@ var varying = []struct {
 func unmeasured(t *testing.T, s string) string {
 	name, err := os.Hostname()
 	require.NoError(t, err)
-	s = strings.ReplaceAll(s, name, "HOST")
+	s = regexp.MustCompile(`\b`+regexp.QuoteMeta(name)+`\b`).ReplaceAllString(s, "HOST")
 	for _, m := range varying {
 		s = m.what.ReplaceAllString(s, m.by)
 	}
