@@ -61,6 +61,15 @@ type Allocator interface {
 	Free(kolo.Memory) error
 }
 
+// Direct is a Driver of ranks that share a process, whose Engine addresses the memory of
+// each: what one rank does to another's memory needs nothing of that one.
+type Direct interface {
+	Driver
+	// Direct says whether the Engine of the driver's Config may be used between two world
+	// ranks in place of their Conn.
+	Direct(a, b kolo.Rank) bool
+}
+
 // Endpoint is one rank's end of all its links by one driver.
 type Endpoint interface {
 	// Connect makes the Conn to a world rank. It returns at once; where the peer cannot

@@ -52,13 +52,14 @@ type Key struct {
 	Number uint32
 }
 
-// Class keeps collectives and messages of a group apart.
+// Class keeps collectives and messages of a group, and one-sided transfers, apart.
 type Class uint8
 
 // The classes.
 const (
 	Collective Class = iota
 	Message
+	OneSided // Group is the number of a connection to a window
 )
 
 // Sink hears of completions. Complete runs on the shard of the rank that posted

@@ -38,6 +38,9 @@ func (m *channelMap) Link() kolo.Link {
 	return link
 }
 
+// Direct says whether both ranks are in one process, where the driver inside joins them.
+func (m *channelMap) Direct(a, b kolo.Rank) bool { return m.process[a] == m.process[b] }
+
 // Open opens an endpoint of each driver.
 func (m *channelMap) Open(rank kolo.Rank) (channel.Endpoint, error) {
 	e := &mapEndpoint{m: m, ends: make([]channel.Endpoint, len(m.drivers))}

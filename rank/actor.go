@@ -28,6 +28,7 @@ type rankActor struct {
 	closed   error
 	flying   atomic.Int64        // messages; read by hubs
 	cut      map[kolo.Rank]error // ranks that are gone with their process
+	onesided
 }
 
 // message is what a rank actor handles.
@@ -105,6 +106,8 @@ func (a *rankActor) refuse(from *actor.Shard, m message, err error) {
 	case *quit:
 		a.endpoint.Close()
 		close(m.done)
+	default:
+		a.refuseOneSided(from, m, err)
 	}
 }
 
@@ -121,6 +124,7 @@ func (a *rankActor) exited(err error) {
 	if a.closed == nil {
 		a.closed = err
 	}
+	a.quitOneSided(err)
 	for _, c := range a.channels {
 		c.Close(err)
 	}
@@ -166,7 +170,7 @@ func (a *rankActor) Handle(m message) error {
 	case *quit:
 		a.quit(m)
 	default:
-		panic(fmt.Sprintf("rank: unknown message %T", m))
+		a.oneSided(m)
 	}
 	return nil
 }
@@ -215,10 +219,12 @@ func (a *rankActor) cutOff(m *cut) {
 			c.Close(m.cause)
 		}
 	}
+	a.cutOneSided(m)
 }
 
 func (a *rankActor) quit(m *quit) {
 	a.closed = m.cause
+	a.quitOneSided(m.cause)
 	for _, c := range a.channels {
 		c.Close(m.cause)
 	}

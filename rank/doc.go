@@ -30,6 +30,13 @@
 // has returned for the asynchronous form. Buffers of different ranks must not overlap,
 // nor input and output, but for the in-place layouts that each call documents.
 //
+// # One-sided transfers
+//
+// A Window opens memory to other ranks, which put and get lists of pieces without a call
+// of this one. Registered memory is the caller's until and after the window has it; what
+// keeps two ranks from using a byte at the same time is theirs to agree on, and notices
+// are there for that. The local memory of a transfer belongs to the runtime until it has ended.
+//
 // # Devices
 //
 // With Config.Engine the memory may be that of devices. DoOn makes a call between two

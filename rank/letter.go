@@ -21,6 +21,7 @@ const (
 	kindParted
 	kindAsk
 	kindAnswer
+	kindGreeting
 )
 
 // Limits of a letter.
@@ -205,6 +206,8 @@ func unpack(b []byte) (letter, error) {
 		m = readAsk(d)
 	case kindAnswer:
 		m = readAnswer(d)
+	case kindGreeting:
+		m = readGreeting(d)
 	default:
 		_ = d.fail("kind %d", k) // noted in d
 	}

@@ -22,6 +22,7 @@ func someLetters() []letter {
 		&leftLetter{id: 9, rank: 3},
 		&partedLetter{rank: 6},
 		&askLetter{token: 1, id: 2, seq: 3, inCall: true, about: []kolo.Rank{8, 7}},
+		&greeting{kind: greetWelcome, conn: 1 << 60, from: 3, to: 4, window: "kv", regions: []Region{{"cache", 1<<63 | 1, 1 << 40}, {}}, cause: cause},
 		&answerLetter{token: 4, states: []state{{rank: 1, arrived: true, last: "Barrier #3"}, {rank: 2}}, lines: []string{"a", ""}},
 	}
 }
@@ -109,4 +110,49 @@ func TestDigestTellsCallsApart(t *testing.T) {
 	place := base
 	place.InPlace = true
 	require.Equal(t, callDigest(1, &base, "ring"), callDigest(1, &place, "ring"), "in place is each rank's own affair")
+}
+
+// A request for places that do not add up, or that is cut anywhere, is refused.
+func TestRequestsThatAreBrokenAreRefused(t *testing.T) {
+	q := &request{places: []place{{1<<63 | 1, 1 << 40, 5}, {3, 0, 0}, {7, -1, 6}}, notice: &Notice{Name: "n", Message: []byte("m")}}
+	b := q.pack()
+	got, err := unpackRequest(b, 11)
+	require.NoError(t, err)
+	require.Equal(t, q, got)
+	for n := range b {
+		_, err := unpackRequest(b[:n], 11)
+		require.ErrorIs(t, err, kolo.ErrArgument, "cut at %d", n)
+	}
+	for _, size := range []int64{0, 10, 12, -1} {
+		_, err := unpackRequest(b, size)
+		require.ErrorIs(t, err, kolo.ErrArgument, "size %d", size)
+	}
+	_, err = unpackRequest(append(b, 0), 11)
+	require.ErrorContains(t, err, "too many")
+}
+
+func FuzzRecords(f *testing.F) {
+	q := &request{places: []place{{9, 0, 3}}, notice: &Notice{Name: "n"}}
+	for _, r := range []record{{kind: recordPut, id: 1, size: 3, body: q.pack()}, {kind: recordGet, body: make([]byte, recordSize)}} {
+		b := make([]byte, recordSize)
+		r.put(b)
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) != recordSize {
+			return
+		}
+		r, follows, err := readRecord(b)
+		if err != nil || follows {
+			return
+		}
+		again := make([]byte, recordSize)
+		r.put(again)
+		same, _, err := readRecord(again)
+		require.NoError(t, err)
+		require.Equal(t, r, same)
+		if q, err := unpackRequest(r.body, r.size); err == nil {
+			require.NotNil(t, q)
+		}
+	})
 }

@@ -121,6 +121,7 @@ func (a *rankActor) lose(m *lost) {
 // tick fails the groups of messages that are past their deadline.
 func (a *rankActor) tick() {
 	now := a.p.now()
+	a.tickOneSided(now)
 	for _, t := range slices.Clone(a.messages) {
 		h := t.group.hub
 		if !t.patience.IsZero() {

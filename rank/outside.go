@@ -183,6 +183,8 @@ func (o *outside) deliver(from int, message []byte) error {
 		}
 	case *answerLetter:
 		o.answered(m)
+	case *greeting:
+		return o.greeted(from, m)
 	}
 	return nil
 }

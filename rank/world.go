@@ -26,11 +26,12 @@ type World struct {
 	done  <-chan struct{} // of the context that Run gives its function
 	over  <-chan struct{} // of Run's own context, which is watched for all calls
 
-	mu     sync.Mutex
-	groups []*Group
-	made   map[string]int // creations per group name
-	closed bool
-	left   chan struct{} // closed when Close has done its work
+	mu      sync.Mutex
+	groups  []*Group
+	windows []*Window
+	made    map[string]int // creations per group name
+	closed  bool
+	left    chan struct{} // closed when Close has done its work
 }
 
 // process is what the ranks of one process share.
@@ -277,6 +278,13 @@ func (w *World) Groups() []*Group {
 // then waits for the first Close. The error reports calls that were aborted and Works that were never waited for.
 func (w *World) Close(ctx context.Context) error { return w.leave(ctx, nil) }
 
+// openWindows lists the windows of this rank that are not closed.
+func (w *World) openWindows() []*Window {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.windows)
+}
+
 // leave closes the world; with a cause it waits for nothing, and the other ranks
 // are told the cause.
 func (w *World) leave(ctx context.Context, cause error) error {
@@ -298,6 +306,9 @@ func (w *World) leave(ctx context.Context, cause error) error {
 	var errs []error
 	for i := len(groups) - 1; i >= 0; i-- {
 		errs = append(errs, groups[i].leave(ctx, cause))
+	}
+	for _, win := range w.openWindows() {
+		errs = append(errs, win.Close(ctx))
 	}
 	w.p.depart(w.rank, cause)
 	w.actor.stop(fmt.Errorf("%w: %v has closed its world", kolo.ErrLeft, w.rank))

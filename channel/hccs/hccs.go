@@ -38,6 +38,9 @@ type wire struct {
 
 func (d *driver) Link() kolo.Link { return kolo.LinkHCCS }
 
+// Direct is true for all ranks: they share the engine.
+func (d *driver) Direct(_, _ kolo.Rank) bool { return true }
+
 func (d *driver) Close() error {
 	d.calls.Wait()
 	return nil

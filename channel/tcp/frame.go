@@ -83,7 +83,7 @@ func (h *header) decode(b []byte) error {
 	switch {
 	case h.kind == 0 || h.kind >= kinds:
 		return malformed("kind %d", b[0])
-	case h.key.Class > channel.Message:
+	case h.key.Class > channel.OneSided:
 		return malformed("class %d", b[1])
 	case !h.dtype.Valid():
 		return malformed("element type %d", b[3])

@@ -63,7 +63,7 @@ func feed(b []byte, next func() int) (log string, err error) {
 func randomHeader(rng *rand.Rand) header {
 	h := header{kind: kind(1 + rng.IntN(int(kinds)-1)), dtype: kolo.DType(rng.IntN(kolo.NumDTypes)), digest: rng.Uint64(), id: rng.Uint64(),
 		credit: rng.Int64N(maxSize), size: rng.Int64N(maxSize), offset: rng.Int64N(maxSize),
-		key: channel.Key{Group: rng.Uint64(), Call: rng.Uint64(), Class: channel.Class(rng.IntN(2)), Lane: uint8(rng.Uint32()), Number: rng.Uint32()}}
+		key: channel.Key{Group: rng.Uint64(), Call: rng.Uint64(), Class: channel.Class(rng.IntN(3)), Lane: uint8(rng.Uint32()), Number: rng.Uint32()}}
 	if h.size = rng.Int64N(maxSize); h.body() > 0 {
 		h.size = []int64{0, 1, 63, 500, maxReason}[rng.IntN(5)]
 	}
@@ -102,7 +102,7 @@ func TestHeadersThatLie(t *testing.T) {
 	for name, spoil := range map[string]func(h *header){
 		"no kind":        func(h *header) { h.kind = 0 },
 		"another kind":   func(h *header) { h.kind = kinds },
-		"class":          func(h *header) { h.key.Class = 2 },
+		"class":          func(h *header) { h.key.Class = 3 },
 		"type":           func(h *header) { h.dtype = kolo.NumDTypes },
 		"credit":         func(h *header) { h.credit = -1 },
 		"negative size":  func(h *header) { h.size = -8 },
