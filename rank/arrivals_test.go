@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/kolo-ccl/kolo"
 
@@ -14,9 +15,15 @@ import (
 // ahead of each other by more calls than there are places: no call is lost, none is
 // taken twice, and the sums are right.
 func TestArrivalsAreTakenOnceWhateverTheHubLooksFor(t *testing.T) {
+	for _, algorithm := range []string{"fabric", "mesh-oneshot", "ring"} {
+		t.Run(algorithm, func(t *testing.T) { arrive(t, algorithm) })
+	}
+}
+
+func arrive(t *testing.T, algorithm string) {
 	const ranks, calls = 4, 4000
 	seed := rand.Uint64()
-	require.NoError(t, Run(t.Context(), ranks, func(ctx context.Context, w *World) error {
+	require.NoError(t, Config{Algorithm: algorithm}.Run(t.Context(), ranks, func(ctx context.Context, w *World) error {
 		rng := rand.New(rand.NewPCG(seed, uint64(w.Rank())))
 		for i := 0; i < calls; {
 			n := min(1+rng.IntN(3*arrivalsAhead), calls-i)
@@ -63,4 +70,44 @@ func TestPlaceOfArrivals(t *testing.T) {
 	require.Equal(t, deposited, a.deposit(t1))
 	require.Equal(t, last, a.deposit(t0))
 	require.True(t, a.complete())
+}
+
+// The last step of a plan may end the run while it is being begun, and the hub, on
+// another goroutine, may begin the next round with it at once: nobody may look at it
+// behind that.
+func TestRunIsNotTouchedBehindItsEnd(t *testing.T) {
+	const ranks, calls = 3, 3000
+	stop := make(chan struct{})
+	defer close(stop)
+	require.NoError(t, Config{Algorithm: "bruck", Timeout: 30 * time.Second}.Run(t.Context(), ranks, func(ctx context.Context, w *World) error {
+		if w.Rank() == 0 {
+			go func() { // ends with the test
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						if h := w.Group().hub; h.self.Waiting() == 0 {
+							h.tell(nil, tick{})
+						}
+					}
+				}
+			}()
+		}
+		for i := range calls {
+			in, out := make([]int32, ranks), make([]int32, ranks)
+			for k := range in {
+				in[k] = int32(i*100 + int(w.Rank())*10 + k)
+			}
+			if err := AllToAll(ctx, w.Group(), out, in); err != nil {
+				return err
+			}
+			for k := range out {
+				if out[k] != int32(i*100+k*10+int(w.Rank())) {
+					t.Errorf("call %d, rank %d: %v", i, int(w.Rank()), out)
+				}
+			}
+		}
+		return nil
+	}))
 }

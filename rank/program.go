@@ -17,23 +17,24 @@ type run struct {
 	rank  kolo.Rank // in the group
 	actor *rankActor
 
-	ticket  *ticket
-	program plan.Compiled
-	machine plan.Machine
-	layout  plan.Layout
-	mem     [3]kolo.Memory
-	tensors tensors // what In and Out are, if not mem
-	scratch []byte
-	segs    []plan.Segment
-	partial kernel.Op // joins partial results
-	final   kernel.Op // the last reduction of a block
-	scale   kernel.Op // multiplies a contribution
-	live    bool      // started and not ended
-	over    bool      // the hub knows that it has ended; the hub's
-	open    int       // steps begun and not ended
-	digest  uint64    // of the call; 0 in a group of one process
-	err     error
-	waits   string // what it waited for when it was aborted
+	ticket    *ticket
+	program   plan.Compiled
+	machine   plan.Machine
+	layout    plan.Layout
+	mem       [3]kolo.Memory
+	tensors   tensors // what In and Out are, if not mem
+	scratch   []byte
+	segs      []plan.Segment
+	partial   kernel.Op // joins partial results
+	final     kernel.Op // the last reduction of a block
+	scale     kernel.Op // multiplies a contribution
+	live      bool      // started and not ended
+	over      bool      // the hub knows that it has ended; the hub's
+	open      int       // steps begun and not ended
+	advancing bool      // inside advance
+	digest    uint64    // of the call; 0 in a group of one process
+	err       error
+	waits     string // what it waited for when it was aborted
 }
 
 // startRuns gives each rank its Program.
@@ -92,8 +93,14 @@ func (r *run) start() {
 	r.advance()
 }
 
-// advance begins every step that may run, and tells the hub when all have ended.
+// advance begins every step that may run, and tells the hub when all have ended. What
+// ends while it begins makes it go on, and nothing else: once the hub knows that the run
+// has ended it may give it to the next round, so nobody may touch it behind that.
 func (r *run) advance() {
+	if r.advancing {
+		return
+	}
+	r.advancing = true
 	for r.err == nil {
 		i, ok := r.machine.Next()
 		if !ok {
@@ -102,6 +109,7 @@ func (r *run) advance() {
 		r.open++
 		r.begin(i)
 	}
+	r.advancing = false
 	if r.live && r.open == 0 && (r.err != nil || r.machine.Ended()) {
 		r.live = false
 		r.hub.tell(r.actor.shard, r)
