@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/rank"
+	"github.com/kolo-ccl/kolo/rank/ranktest"
 
 	"github.com/stretchr/testify/require"
 )
@@ -34,6 +37,8 @@ func child(what string) int {
 	switch what {
 	case "join":
 		err = joinAndMeet(ctx, p.Worlds())
+	case "collectives":
+		err = everyCollective(ctx, p.Worlds())
 	case "loop":
 		err = loopUntilLost(ctx, w)
 	}
@@ -67,7 +72,11 @@ func joinAndMeet(ctx context.Context, worlds []*rank.World) error {
 
 // loopUntilLost makes large AllReduces until one fails, and goes on with who is left.
 func loopUntilLost(ctx context.Context, w *rank.World) error {
-	buf := make([]float32, 16<<20)
+	count := 16 << 20
+	if n, err := strconv.Atoi(os.Getenv("KOLO_TEST_COUNT")); err == nil {
+		count = n
+	}
+	buf := make([]float32, count)
 	for i := 0; ; i++ {
 		if err := rank.AllReduce(ctx, w.Group(), buf, kolo.Sum); err != nil {
 			fmt.Println("LOST", time.Now().UnixNano(), strings.ReplaceAll(err.Error(), "\n", " "))
@@ -77,6 +86,38 @@ func loopUntilLost(ctx context.Context, w *rank.World) error {
 			fmt.Println("LOOPING")
 		}
 	}
+	return goOn(ctx, w)
+}
+
+// everyCollective makes each collective, and AllReduces of some sizes, and looks at the answers.
+func everyCollective(ctx context.Context, worlds []*rank.World) error {
+	largest := 300000
+	if n, err := strconv.Atoi(os.Getenv("KOLO_TEST_COUNT")); err == nil {
+		largest = n
+	}
+	return errors.Join(each(worlds, func(w *rank.World) error {
+		me, n := w.Rank(), w.Group().Size()
+		for _, k := range kolo.Collectives() {
+			q := request(k, me, n)
+			want := ranktest.Want(n, me, func(r kolo.Rank) rank.Request { return request(k, r, n) })
+			if err := rank.Do(ctx, w.Group(), q); err != nil {
+				return err
+			}
+			if !bytes.Equal(want, q.Out.Memory.Host) {
+				return fmt.Errorf("%v: wrong answer on rank %d", k, int(me))
+			}
+		}
+		for _, count := range []int{1, 1000, largest} {
+			if err := allReduce(ctx, w.Group(), allRanks(n), count); err != nil {
+				return err
+			}
+		}
+		return nil
+	})...)
+}
+
+// goOn makes a group of those who are left.
+func goOn(ctx context.Context, w *rank.World) error {
 	g, err := w.Shrink(ctx)
 	if err != nil {
 		return err
@@ -117,32 +158,38 @@ func spawnRanks(t *testing.T, what string, n, ranks int, env ...string) []*offsp
 		for r := i * ranks / n; r < (i+1)*ranks/n; r++ {
 			mine = append(mine, strconv.Itoa(r))
 		}
-		o := &offspring{cmd: exec.Command(exe), more: make(chan struct{}, 1), ended: make(chan struct{})}
-		o.cmd.Env = append([]string{"KOLO_TEST_CHILD=" + what, "KOLO_RANKS=" + strings.Join(mine, ","), fmt.Sprintf("WORLD_SIZE=%d", ranks), "KOLO_RENDEZVOUS=" + at}, env...)
-		o.cmd.Stderr = os.Stderr
-		out, err := o.cmd.StdoutPipe()
-		require.NoError(t, err)
-		require.NoError(t, o.cmd.Start())
-		go func() { // ends with the child
-			defer close(o.ended)
-			for s := bufio.NewScanner(out); s.Scan(); {
-				o.mu.Lock()
-				o.lines = append(o.lines, s.Text())
-				o.mu.Unlock()
-				select {
-				case o.more <- struct{}{}:
-				default:
-				}
-			}
-			_ = o.cmd.Wait() // how it ended is in its lines
-		}()
-		list = append(list, o)
-		t.Cleanup(func() {
-			_ = o.cmd.Process.Kill() // it may have ended
-			<-o.ended
-		})
+		list = append(list, spawnOne(t, exec.Command(exe), append([]string{"KOLO_TEST_CHILD=" + what, "KOLO_RANKS=" + strings.Join(mine, ","),
+			fmt.Sprintf("WORLD_SIZE=%d", ranks), "KOLO_RENDEZVOUS=" + at}, env...)))
 	}
 	return list
+}
+
+// spawnOne starts a child.
+func spawnOne(t *testing.T, c *exec.Cmd, env []string) *offspring {
+	o := &offspring{cmd: c, more: make(chan struct{}, 1), ended: make(chan struct{})}
+	o.cmd.Env = env
+	o.cmd.Stderr = os.Stderr
+	out, err := o.cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, o.cmd.Start())
+	go func() { // ends with the child
+		defer close(o.ended)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			o.mu.Lock()
+			o.lines = append(o.lines, s.Text())
+			o.mu.Unlock()
+			select {
+			case o.more <- struct{}{}:
+			default:
+			}
+		}
+		_ = o.cmd.Wait() // how it ended is in its lines
+	}()
+	t.Cleanup(func() {
+		_ = o.cmd.Process.Kill() // it may have ended
+		<-o.ended
+	})
+	return o
 }
 
 // wait returns the rest of the child's line that begins with a word.

@@ -49,7 +49,8 @@ type Config struct {
 	// dialled. With ClientAuth and ClientCAs both ends know each other. A waiting rank cannot poll such a connection.
 	TLS *tls.Config
 	// Timeout is how long a peer may leave bytes unacknowledged, or a silent one the
-	// kernel's question, until the link is lost. 0 means DefaultTimeout.
+	// kernel's questions, until the link is lost; of a silent one, where nothing is on its
+	// way, at least 2 s. 0 means DefaultTimeout.
 	Timeout time.Duration
 	// ConnectTimeout is the longest that it takes to connect and greet a peer. 0 means
 	// DefaultConnectTimeout.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 )
 
@@ -103,15 +104,27 @@ func (d *driver) reach(l *link, h *hello) (net.Conn, *answer, error) {
 	to := d.peers[l.peer]
 	d.mu.Unlock()
 	ctx, cancel := context.WithTimeout(d.ctx, d.cfg.ConnectTimeout)
-	defer cancel()
-	var errs []error
 	list := to.candidates(d.host, d.nets)
-	for i, at := range list {
-		left := time.Until(deadlineOf(ctx)) / time.Duration(len(list)-i)
-		c, a, err := d.try(ctx, at, left, h)
+	attempts := d.race(ctx, list)
+	defer func() {
+		cancel()
+		for x := range attempts { // those that came too late; nothing was said on them
+			if x.conn != nil {
+				_ = x.conn.Close()
+			}
+		}
+	}()
+	var errs []error
+	left := len(list)
+	for x := range attempts {
+		c, a, err := x.conn, (*answer)(nil), x.err
+		if err == nil {
+			c, a, err = d.greetOn(ctx, c, time.Until(deadlineOf(ctx))/time.Duration(left), h)
+		}
+		left--
 		switch {
 		case err != nil:
-			errs = append(errs, fmt.Errorf("%v: %w", at, err))
+			errs = append(errs, fmt.Errorf("%v: %w", x.at, err))
 			continue
 		case a.verdict == welcome:
 			return c, a, nil
@@ -123,8 +136,11 @@ func (d *driver) reach(l *link, h *hello) (net.Conn, *answer, error) {
 		case closed:
 			return nil, nil, fmt.Errorf("%v has closed the link: %s", l.peer, a.text)
 		default:
-			errs = append(errs, fmt.Errorf("%v: %s", at, a.text))
+			errs = append(errs, fmt.Errorf("%v: %s", x.at, a.text))
 		}
+	}
+	if err := ctx.Err(); err != nil {
+		errs = append(errs, err)
 	}
 	return nil, nil, fmt.Errorf("connect to %v: %w", l.peer, errors.Join(errs...))
 }
@@ -134,15 +150,55 @@ func deadlineOf(ctx context.Context) time.Time {
 	return t
 }
 
-// try dials one address and greets whoever is there.
-func (d *driver) try(ctx context.Context, at netip.AddrPort, timeout time.Duration, h *hello) (net.Conn, *answer, error) {
+// attempt is how connecting to one address has ended.
+type attempt struct {
+	at   netip.AddrPort
+	conn net.Conn
+	err  error
+}
+
+// attemptDelay is how long an address is tried by itself, before the next one is tried
+// beside it: the Connection Attempt Delay of RFC 8305, 5.
+const attemptDelay = 250 * time.Millisecond
+
+// race connects to addresses, each when the one before it has failed or has taken
+// attemptDelay, and tells of each as it ends: one that swallows what it is sent costs the
+// others no more than that. The channel is closed when the last has ended, soon after ctx.
+func (d *driver) race(ctx context.Context, list []netip.AddrPort) <-chan attempt {
+	out, failed := make(chan attempt, len(list)), make(chan struct{}, len(list))
+	dialer := net.Dialer{KeepAliveConfig: d.keepAlive()}
+	// ended by ctx
+	d.calls.Go(func() {
+		defer close(out)
+		var dials sync.WaitGroup
+		defer dials.Wait()
+		wait := time.NewTimer(0)
+		defer wait.Stop()
+		for _, at := range list {
+			select {
+			case <-wait.C:
+			case <-failed:
+			case <-ctx.Done():
+				return
+			}
+			wait.Reset(attemptDelay)
+			// ended by ctx
+			dials.Go(func() {
+				c, err := dialer.DialContext(ctx, "tcp", at.String())
+				out <- attempt{at, c, err}
+				if err != nil {
+					failed <- struct{}{}
+				}
+			})
+		}
+	})
+	return out
+}
+
+// greetOn greets whoever is at the other end of a connection, which it closes if that fails.
+func (d *driver) greetOn(ctx context.Context, c net.Conn, timeout time.Duration, h *hello) (net.Conn, *answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	dialer := net.Dialer{KeepAliveConfig: d.keepAlive()}
-	c, err := dialer.DialContext(ctx, "tcp", at.String())
-	if err != nil {
-		return nil, nil, err
-	}
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) }) // cannot fail while it is open
 	a, c2, err := d.greetBy(ctx, c, h)
 	if !stop() || err != nil {
@@ -183,8 +239,13 @@ func clientTLS(t *tls.Config, c net.Conn) *tls.Config {
 	return t
 }
 
+// keepAlive makes the kernel ask a peer of which nothing comes, and give it up when
+// Config.Timeout is over. The kernel counts in seconds, so it takes two or more.
 func (d *driver) keepAlive() net.KeepAliveConfig {
-	return net.KeepAliveConfig{Enable: true, Idle: max(d.cfg.Timeout/2, time.Second), Interval: max(d.cfg.Timeout/5, time.Second), Count: 3}
+	const asked = 3
+	interval := max((d.cfg.Timeout / 5).Truncate(time.Second), time.Second)
+	idle := max((d.cfg.Timeout - asked*interval).Truncate(time.Second), time.Second)
+	return net.KeepAliveConfig{Enable: true, Idle: idle, Interval: interval, Count: asked}
 }
 
 // setOptions prepares a connection. Go has set TCP_NODELAY.

@@ -1,9 +1,11 @@
 package tcp
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
@@ -128,6 +130,10 @@ func (l *link) lostBy(err error) error {
 	where := ""
 	if l.wire != nil {
 		where = " (" + l.wire.where + ")"
+	}
+	if errors.Is(err, syscall.ETIMEDOUT) && l.state == up {
+		return fmt.Errorf("%w: %v%s: %w: nothing was acknowledged for %v: the host or the way to it is gone, or swallows large packets (compare the MTU of both ends and of the switches)",
+			kolo.ErrLost, l, where, err, l.d.cfg.Timeout)
 	}
 	return fmt.Errorf("%w: %v%s: %w", kolo.ErrLost, l, where, err)
 }

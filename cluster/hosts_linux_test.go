@@ -1,0 +1,117 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kolo-ccl/kolo/internal/netlab"
+
+	"github.com/stretchr/testify/require"
+)
+
+// onHosts starts a child for each list of ranks, on the host that is told with it. Rank 0
+// serves the rendezvous on its host.
+func onHosts(t *testing.T, l *netlab.Lab, what string, places []place, env ...string) []*offspring {
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	n := 0
+	for _, p := range places {
+		n += len(strings.Split(p.ranks, ","))
+	}
+	var list []*offspring
+	for _, p := range places {
+		list = append(list, spawnOne(t, l.Command(p.host, exe), append([]string{"PATH=" + os.Getenv("PATH"), "KOLO_TEST_CHILD=" + what,
+			"KOLO_RANKS=" + p.ranks, fmt.Sprintf("WORLD_SIZE=%d", n), "KOLO_RENDEZVOUS=tcp://" + l.Join(places[0].host, 29500)}, env...)))
+	}
+	return list
+}
+
+// place is the ranks of a process and the host where it runs.
+type place struct {
+	host  int
+	ranks string
+}
+
+// Three hosts: hccs in a process, shm between two of one host, tcp between hosts.
+func mixed() []place { return []place{{0, "0,1"}, {1, "2"}, {1, "3"}, {2, "4"}} }
+
+// a rank on each of three hosts.
+func three() []place { return []place{{0, "0"}, {1, "1"}, {2, "2"}} }
+
+// Whatever the network is like, as long as packets get through in the end, answers are right.
+func TestHostsAreRightOnAnyNetwork(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		lab    netlab.Config
+		change func(l *netlab.Lab)
+		count  int // elements of the largest AllReduce
+	}{
+		{name: "plain", count: 1 << 20},
+		{name: "IPv6 only", lab: netlab.Config{IPv6: true, MTU: 9000}, count: 1 << 20},
+		{name: "MTU 1500 among 9000", lab: netlab.Config{MTU: 9000}, change: func(l *netlab.Lab) { l.MTU(1, 1500) }, count: 1 << 20},
+		{name: "a first interface that leads nowhere", lab: netlab.Config{Dead: true}, count: 1 << 16},
+		{name: "one packet of a hundred lost", change: func(l *netlab.Lab) { l.Loss(10) }, count: 1 << 18},
+		{name: "a slow link", change: func(l *netlab.Lab) { l.Rate(1, "50mbit") }, count: 1 << 18},
+		{name: "20 ms", lab: netlab.Config{Delay: 20 * time.Millisecond}, count: 1 << 18},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			l := netlab.New(t, 3, c.lab)
+			if c.change != nil {
+				c.change(l)
+			}
+			begin := time.Now()
+			for _, o := range onHosts(t, l, "collectives", mixed(), fmt.Sprint("KOLO_TEST_COUNT=", c.count)) {
+				o.wait(t, "DONE", 40*time.Second)
+			}
+			t.Logf("joined, ran and closed in %v", time.Since(begin))
+		})
+	}
+}
+
+// A host that is cut off in the middle of a collective, and one that is gone without a
+// word, are found by their silence: the others name its rank in time and go on.
+func TestHostThatIsCutOffIsNamedInTime(t *testing.T) {
+	for name, strike := range map[string]func(l *netlab.Lab, o *offspring){
+		"cut off":  func(l *netlab.Lab, _ *offspring) { l.Cut(1) },
+		"vanished": func(l *netlab.Lab, o *offspring) { l.Unplug(1); require.NoError(t, o.cmd.Process.Kill()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := netlab.New(t, 3, netlab.Config{})
+			list := onHosts(t, l, "loop", three(), fmt.Sprint("KOLO_TEST_COUNT=", 4<<20))
+			for _, o := range list {
+				o.wait(t, "LOOPING", 40*time.Second)
+			}
+			at := time.Now()
+			strike(l, list[1])
+			for _, o := range []*offspring{list[0], list[2]} {
+				said, d := o.lost(t, at)
+				t.Logf("after %v: %s", d, said)
+				require.Contains(t, said, "rank 1")
+				require.Contains(t, said, "connection lost")
+				require.Less(t, d, DefaultSilence)
+				require.Equal(t, "0 and 2", o.wait(t, "SHRUNK", 20*time.Second))
+				o.wait(t, "DONE", 20*time.Second)
+			}
+			if name == "cut off" { // it has lost the others
+				said, d := list[1].lost(t, at)
+				require.Contains(t, said, "connection lost")
+				require.Regexp(t, "rank [02]", said)
+				require.Less(t, d, DefaultSilence)
+			}
+		})
+	}
+}
+
+// lost is what the child has said of a loss, and how long after a moment.
+func (o *offspring) lost(t *testing.T, since time.Time) (string, time.Duration) {
+	said := o.wait(t, "LOST", 20*time.Second)
+	var ns int64
+	_, err := fmt.Sscan(said, &ns)
+	require.NoError(t, err)
+	return said, time.Unix(0, ns).Sub(since)
+}
