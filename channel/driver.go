@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/internal/kernel"
 )
 
 // Driver joins ranks by one kind of link. A Driver belongs to one World, whose
@@ -68,6 +69,44 @@ type Direct interface {
 	// Direct says whether the Engine of the driver's Config may be used between two world
 	// ranks in place of their Conn.
 	Direct(a, b kolo.Rank) bool
+}
+
+// Medium is a Driver between processes that does whole collectives of a group: all
+// processes write what their ranks give to memory which the others read.
+type Medium interface {
+	Driver
+	// Spans says whether the medium joins all these world ranks. The processes of a group
+	// come to the same answer.
+	Spans(ranks []kolo.Rank) bool
+	// Board makes this process's part of the medium of a group, whose members are world
+	// ranks; those of this process are among them. It waits for nobody.
+	Board(group uint64, ranks []kolo.Rank) (Board, error)
+}
+
+// Board is what the ranks of one process have in common with those of the other
+// processes of a group. It is used by one actor.
+type Board interface {
+	// Post begins the next AllReduce of the group and returns. Round.Done is called
+	// exactly once: perhaps before Post returns and then with turn t, or later with a nil
+	// turn. There is one round at a time.
+	Post(t Turn, r *Round)
+	// Cancel ends the round with cause, if there is one. The board can then only be closed.
+	Cancel(t Turn, cause error)
+	// Close gives back what this process's part holds.
+	Close()
+}
+
+// Round is one AllReduce on a Board: the vectors of all ranks of the group are folded in
+// the order of the ranks, and every rank gets the result. From Post to Done the memory
+// belongs to the board.
+type Round struct {
+	Op     kernel.Op
+	Size   int64  // bytes of each vector, the same in all processes
+	Digest uint64 // of the call; processes that differ get kolo.ErrMismatch
+	// Src and Dst are the vectors of this process's ranks, in the group's order, in host
+	// memory. Dst may be Src.
+	Src, Dst []kolo.Memory
+	Done     func(t Turn, err error)
 }
 
 // Endpoint is one rank's end of all its links by one driver.

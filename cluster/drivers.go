@@ -93,6 +93,25 @@ type poller struct {
 	by channel.Poller
 }
 
+// Spans says whether the driver that is polled is a medium which joins all the ranks.
+func (p *poller) Spans(ranks []kolo.Rank) bool {
+	m, ok := p.by.(channel.Medium)
+	if !ok {
+		return false
+	}
+	for _, r := range ranks {
+		if i := p.channelMap.by[p.process[r]]; i != 0 && p.drivers[i] != channel.Driver(p.by) {
+			return false
+		}
+	}
+	return m.Spans(ranks)
+}
+
+// Board makes this process's part of the medium of a group which it spans.
+func (p *poller) Board(group uint64, ranks []kolo.Rank) (channel.Board, error) {
+	return p.by.(channel.Medium).Board(group, ranks)
+}
+
 // Poll polls the driver that can be.
 func (p *poller) Poll(done *atomic.Uint32) { p.by.Poll(done) }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
 	"github.com/kolo-ccl/kolo/plan"
 )
 
@@ -31,8 +32,14 @@ type far struct {
 	where []int // the process of each member, by group rank
 	basis uint64
 
-	algorithm string // of the running round
-	digest    uint64 // of the running round
+	medium    channel.Medium // does collectives of the group; nil if there is none
+	board     channel.Board  // this process's part of it, made at the first use
+	onBoard   channel.Round  // the running round
+	posting   bool           // Post is on the stack
+	posted    bool           // a round is on the board
+	boardDone *jobDone       // the round has ended inside Post
+	algorithm string         // of the running round
+	digest    uint64         // of the running round
 	recent    [recentCalls]pastCall
 	heard     map[uint64]map[int]*callsLetter // by call and process
 	dispute   *dispute
@@ -121,6 +128,10 @@ func (h *hub) place() error {
 	h.topo.Medium = false // what the ranks of one process share is not all ranks'
 	h.plans.init(h.topo, nil, &p.cfg, h.cfg.Algorithm)
 	h.plans.blind = true
+	if m, ok := p.driver.(channel.Medium); ok && m.Spans(h.ranks) {
+		f.medium = m
+		h.plans.useBoard()
+	}
 	f.basis = mix(h.topo.Digest(), uint64(p.cfg.Choice), boolBit(p.cfg.Reproducible), p.cfg.Plans.Digest())
 	f.basis = mixText(f.basis, h.cfg.Algorithm)
 	h.far = f

@@ -292,6 +292,9 @@ func (h *hub) exited(err error) {
 		h.resolveAll(rd, err)
 	}
 	h.rounds = nil
+	if h.far != nil {
+		h.far.closeBoard()
+	}
 	h.p.forget(h)
 }
 
@@ -308,7 +311,11 @@ func (h *hub) Handle(m hubMessage) error {
 		h.runEnded(m, m.err)
 		return nil
 	case *jobDone:
-		h.finish(m.err)
+		if h.far != nil {
+			h.far.roundOnBoardEnded(m.err)
+		} else {
+			h.finish(m.err)
+		}
 		return nil
 	case *held:
 		h.hold(m.s)
@@ -440,6 +447,10 @@ func (h *hub) begin(rd *round) {
 	if rd.streams > 0 {
 		h.begun(rd)
 	}
+	if algorithm == fabricName && h.far != nil {
+		h.far.post(rd)
+		return
+	}
 	if algorithm == fabricName {
 		h.fabric(rd)
 		h.jobHere = false
@@ -560,6 +571,9 @@ func (h *hub) fail(err error) {
 		for _, r := range h.runs {
 			r.actor.tell(h.shard, &abortRun{r, err})
 		}
+		if h.far != nil {
+			h.far.cancel(err)
+		}
 	} else {
 		h.drop()
 	}
@@ -636,7 +650,7 @@ func (h *hub) holds(r kolo.Rank) bool {
 		return true
 	}
 	for i, rd := range h.rounds {
-		byMedium := i == 0 && h.running && !slices.ContainsFunc(h.runs, func(r *run) bool { return !r.over })
+		byMedium := i == 0 && h.running && (h.far == nil || !h.far.posted) && !slices.ContainsFunc(h.runs, func(r *run) bool { return !r.over })
 		if rd.tickets[r] != nil && !byMedium {
 			return true
 		}

@@ -80,9 +80,11 @@ func (t *ticket) wait(ctx context.Context) error {
 		return t.err
 	}
 	g := t.group
-	if t.size() > lendFrom {
+	switch far := g.hub.far != nil && len(g.hub.mine) == 1; {
+	case far && g.hub.p.poller != nil: // what is to be done comes from outside, and is seen by the poller
+	case t.size() > lendFrom:
 		g.hub.p.engine.Lend(&t.state)
-	} else {
+	default:
 		runtime.Gosched() // the ranks that are missing may be waiting for this processor
 	}
 	if t.state.Load() == ticketDone {

@@ -339,7 +339,9 @@ func (h *hub) whatStalled() error {
 			waits = append(waits, r.waits)
 		}
 	}
-	e.Err = fmt.Errorf("%w; %s", e.Err, strings.Join(waits, "; "))
+	if len(waits) > 0 { // what is on the board has none
+		e.Err = fmt.Errorf("%w; %s", e.Err, strings.Join(waits, "; "))
+	}
 	return &e
 }
 

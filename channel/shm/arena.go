@@ -17,6 +17,7 @@ import (
 // arena is memory that Alloc has made.
 type arena struct {
 	number uint32
+	board  uint64 // the group that it is the board of, or 0
 	mem    []byte
 	file   *os.File
 }
@@ -31,7 +32,10 @@ const maxRegions = 4096
 
 // Alloc makes n zero bytes that peers read in place. Peers that this process is joined
 // to are told before it returns.
-func (d *Driver) Alloc(n int64) (kolo.Memory, error) {
+func (d *Driver) Alloc(n int64) (kolo.Memory, error) { return d.alloc(n, 0) }
+
+// alloc is Alloc, also for the board of a group.
+func (d *Driver) alloc(n int64, board uint64) (kolo.Memory, error) {
 	if n <= 0 || n > 1<<46 {
 		return kolo.Memory{}, fmt.Errorf("%w: %d bytes of shared memory", kolo.ErrArgument, n)
 	}
@@ -52,11 +56,13 @@ func (d *Driver) Alloc(n int64) (kolo.Memory, error) {
 		return kolo.Memory{}, fmt.Errorf("shm: %w", err)
 	}
 	d.arenaNo++
-	a := &arena{number: d.arenaNo, mem: mem, file: file}
+	a := &arena{number: d.arenaNo, board: board, mem: mem, file: file}
 	list = append(slices.Clone(list), a)
 	d.arenas.Store(&list)
 	for _, p := range *d.ears.Load() {
-		p.tell(note{Region: a.number, Size: n}, a.file)
+		if p.told {
+			p.tell(note{Region: a.number, Size: n, Board: board}, a.file)
+		}
 	}
 	return kolo.HostMemory(mem), nil
 }
@@ -74,7 +80,9 @@ func (d *Driver) Free(m kolo.Memory) error {
 	list = slices.Delete(list, i, i+1)
 	d.arenas.Store(&list)
 	for _, p := range *d.ears.Load() {
-		p.tell(note{Dropped: a.number}, nil)
+		if p.told {
+			p.tell(note{Dropped: a.number}, nil)
+		}
 	}
 	a.unmap()
 	return nil
@@ -133,6 +141,16 @@ type region struct {
 	users   int // moves that are in it
 	dropped bool
 	number  uint32
+	board   uint64 // the group that it is the board of, or 0
+}
+
+// owed says whether a board here has yet to take from it what its owner has written.
+func (r *region) owed() bool {
+	if r.board == 0 || len(r.mem) < boardData {
+		return false
+	}
+	a := newBoardArea(r.mem)
+	return a.heads[0].number.Load()|a.heads[1].number.Load() != 0
 }
 
 // learn maps an arena of the peer, or lets one go.
@@ -154,10 +172,16 @@ func (p *peer) learn(n note, fd int) error {
 			_ = unix.Munmap(mem) // it is a mapping
 			return fmt.Errorf("%w: piece %d of shared memory", errCorrupt, n.Region)
 		}
-		p.regions[n.Region] = &region{mem: mem, number: n.Region}
+		p.regions[n.Region] = &region{mem: mem, number: n.Region, board: n.Board}
+		if n.Board != 0 {
+			p.boards[n.Board] = n.Region
+		}
 	}
 	if r := p.regions[n.Dropped]; r != nil {
 		r.dropped = true
+		if r.users > 0 || r.owed() {
+			return nil
+		}
 		r.users++
 		p.leaveRegion(r)
 	}
@@ -168,6 +192,9 @@ func (p *peer) learn(n note, fd int) error {
 func (p *peer) leaveRegion(r *region) {
 	if r.users--; r.users == 0 && r.dropped {
 		delete(p.regions, r.number)
+		if p.boards[r.board] == r.number {
+			delete(p.boards, r.board)
+		}
 		_ = unix.Munmap(r.mem) // it is a mapping
 	}
 }

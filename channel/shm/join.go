@@ -47,6 +47,7 @@ type self struct {
 type note struct {
 	Region  uint32 `json:",omitempty"` // an arena, with its file
 	Size    int64  `json:",omitempty"`
+	Board   uint64 `json:",omitempty"` // the group that Region is the board of
 	Dropped uint32 `json:",omitempty"` // an arena that is no more
 }
 
@@ -188,8 +189,9 @@ func (p *peer) joined(w wiring) error {
 	p.d.work.Go(func() { p.attend(w.sock) })
 	p.d.arenaMu.Lock()
 	defer p.d.arenaMu.Unlock()
+	p.told = true // of later ones by whoever makes them
 	for _, a := range *p.d.arenas.Load() {
-		p.tell(note{Region: a.number, Size: int64(len(a.mem))}, a.file)
+		p.tell(note{Region: a.number, Size: int64(len(a.mem)), Board: a.board}, a.file)
 	}
 	return nil
 }
@@ -212,7 +214,11 @@ func (p *peer) attend(sock *net.UnixConn) {
 			p.drain() // what was written before is whole
 			p.d.deafen(p)
 			p.fail(fmt.Errorf("%w: %v has ended or closed its driver: %w", kolo.ErrLost, p, err))
+			p.d.lookAtBoards()
 			return
+		}
+		if n.Board != 0 {
+			p.d.lookAtBoards() // one may have waited for it
 		}
 	}
 }

@@ -34,12 +34,17 @@ type hold struct{ buf []byte }
 func (p *peer) connect(local, remote kolo.Rank) channel.Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.call()
+	return p.link(way{local, remote})
+}
+
+// call joins the peer, unless that has begun; the lock is held.
+func (p *peer) call() {
 	if p.state == idle {
 		p.state = joining
 		// ended by the handshake, its deadline or Close
 		p.d.work.Go(p.join)
 	}
-	return p.link(way{local, remote})
 }
 
 // link is the link of two ranks, made at its first use.

@@ -97,5 +97,6 @@ func (b bell) wait(seen uint32, ns int64) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(b.rung)), futexWait, uintptr(seen), uintptr(unsafe.Pointer(&ts)), 0, 0)
 }
 
-// yield gives the core to another process or thread that wants it.
-func yield() { _, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) } // it cannot fail
+// yield gives the core to another process or thread that wants it. The runtime is not
+// told: it would take a longer yield for a reason to start a thread.
+func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) } // it cannot fail

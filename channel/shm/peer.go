@@ -24,6 +24,7 @@ import (
 type peer struct {
 	d *Driver
 	address
+	told bool // of the arenas that there are; the driver's arenaMu guards it
 	loop bool // this process: an offer is at hand as the op that made it
 
 	stuck atomic.Bool // there is something to write that had no room
@@ -43,11 +44,12 @@ type peer struct {
 	spare   []uint32 // numbers of offers whose slots are free
 	inflow  map[uint32]*move
 	regions map[uint32]*region
-	charged uint64        // bytes of messages written
-	taken   uint64        // bytes of messages read that this process holds no more
-	scratch []byte        // a list of spans that is written
-	spans   []span        // a list that was read
-	rose    chan struct{} // closed when it is up or lost
+	boards  map[uint64]uint32 // the region that is the board of a group
+	charged uint64            // bytes of messages written
+	taken   uint64            // bytes of messages read that this process holds no more
+	scratch []byte            // a list of spans that is written
+	spans   []span            // a list that was read
+	rose    chan struct{}     // closed when it is up or lost
 }
 
 type state uint8
@@ -111,7 +113,7 @@ const (
 
 func newPeer(d *Driver, a address) *peer {
 	p := &peer{d: d, address: a, links: map[way]*link{}, gone: map[kolo.Rank]bool{}, inflow: map[uint32]*move{},
-		regions: map[uint32]*region{}, rose: make(chan struct{})}
+		regions: map[uint32]*region{}, boards: map[uint64]uint32{}, rose: make(chan struct{})}
 	for i := range uint32(slots) {
 		p.spare = append(p.spare, slots-1-i)
 	}
@@ -214,6 +216,7 @@ func (p *peer) failing(u *turn, err error) {
 		close(p.rose)
 	}
 	p.state, p.lost = lost, err
+	p.d.losses.Add(1)
 	p.stuck.Store(false)
 	for _, l := range p.links {
 		l.lose(u, err)
@@ -258,10 +261,12 @@ func (p *peer) unmap() {
 	p.process = process{fd: -1}
 }
 
+// lingerFor is how long a Close waits for peers to take what is on its way to them.
+const lingerFor = 200 * time.Millisecond
+
 // linger waits a moment for what has had no room in the ring.
 func (p *peer) linger() {
-	const most = 200 * time.Millisecond
-	for start := time.Now(); p.stuck.Load() && time.Since(start) < most; {
+	for start := time.Now(); p.stuck.Load() && time.Since(start) < lingerFor; {
 		p.drain()
 		yield()
 	}

@@ -23,7 +23,7 @@ import (
 )
 
 // Driver joins the ranks of this process to those of other processes of the host. It
-// is a channel.Remote, a channel.Poller and a channel.Allocator.
+// is a channel.Remote, a channel.Poller, a channel.Allocator and a channel.Medium.
 type Driver struct {
 	config   channel.Config
 	me       address
@@ -41,6 +41,8 @@ type Driver struct {
 	byRank  map[kolo.Rank]*peer
 	gone    map[kolo.Rank]bool     // own ranks whose endpoint is closed
 	talking map[*net.UnixConn]bool // sockets in a handshake
+	leaving []*board               // that are closed and not released
+	opened  int                    // endpoints
 	closed  bool
 	met     chan struct{} // closed by the first Meet
 	meet    sync.Once
@@ -50,6 +52,11 @@ type Driver struct {
 	ears    atomic.Pointer[[]*peer] // peers that frames may come from
 	crowded atomic.Bool             // there are more ranks than cores
 	pollers atomic.Int32
+	polls   atomic.Uint32            // how often Poll was called
+	deep    atomic.Bool              // hear sleeps until the bell is rung
+	several atomic.Bool              // ranks of this process may wait for each other's goroutines
+	boards  atomic.Pointer[[]*board] // that are open
+	losses  atomic.Uint32            // peers that are lost
 	ended   atomic.Bool
 
 	arenas  atomic.Pointer[[]*arena]
@@ -71,6 +78,7 @@ func New(c channel.Config) (channel.Driver, error) {
 		talking: map[*net.UnixConn]bool{}, met: make(chan struct{}), probe: []byte(rand.Text() + rand.Text())}
 	d.ears.Store(&[]*peer{})
 	d.arenas.Store(&[]*arena{})
+	d.boards.Store(&[]*board{})
 	d.movers.init()
 	if err := d.settle(); err != nil {
 		d.release()
@@ -184,16 +192,22 @@ func (d *Driver) Open(rank kolo.Rank) (channel.Endpoint, error) {
 		return nil, fmt.Errorf("%w: %v is of another process", kolo.ErrArgument, rank)
 	}
 	d.byRank[rank] = d.self
+	d.opened++
+	d.several.Store(d.opened > 1 || runtime.GOMAXPROCS(0) == 1)
 	d.crowd()
 	return &endpoint{d, rank}, nil
 }
 
 // Poll gives the calling goroutine to the driver until done is set, or until nothing
-// has come for some time: it looks at the rings, and carries bytes. Meanwhile the
-// peers need not wake anybody here.
+// has come for some time: it looks at the boards and the rings, and carries bytes.
+// Meanwhile the peers need not wake anybody here, and for a moment after a Poll that
+// was worth it neither: another is likely to follow.
 func (d *Driver) Poll(done *atomic.Uint32) {
 	d.pollers.Add(1)
-	d.bell.asleep.Store(0)
+	d.polls.Add(1)
+	if d.bell.asleep.Load() != 0 { // peers read it, so it is not written for nothing
+		d.bell.asleep.Store(0)
+	}
 	patience := pollFor
 	crowded := d.crowded.Load()
 	if crowded {
@@ -213,7 +227,9 @@ func (d *Driver) Poll(done *atomic.Uint32) {
 		if i%pollsPerLook != 0 {
 			continue
 		}
-		runtime.Gosched()
+		if d.several.Load() {
+			runtime.Gosched()
+		}
 		if d.bell.asleep.Load() != 0 { // set by the ear when it went to sleep
 			d.bell.asleep.Store(0)
 		}
@@ -223,9 +239,13 @@ func (d *Driver) Poll(done *atomic.Uint32) {
 			break
 		}
 	}
-	if d.pollers.Add(-1) == 0 {
+	switch {
+	case d.pollers.Add(-1) > 0: // the others look
+	case done.Load() == 0:
 		d.bell.asleep.Store(1)
 		d.look()
+	case d.deep.Load():
+		d.bell.wake()
 	}
 }
 
@@ -235,12 +255,18 @@ const (
 	pollFor      = 60 * time.Microsecond  // a rank that waits, on a core that nobody else wants
 	yieldFor     = 300 * time.Microsecond // and where it yields the core at each look
 	hearFor      = 5 * time.Microsecond   // the driver's goroutine
+	restFor      = time.Millisecond       // the driver's goroutine, after which it looks whether ranks still poll
 	pollsPerLook = 32                     // looks at the rings between two at the clock
 	sleepFor     = time.Second            // a bound; whoever has something rings
 )
 
 // look takes what has come from all peers, and says whether there was anything.
 func (d *Driver) look() (found bool) {
+	for _, b := range *d.boards.Load() {
+		if b.open.Load() && b.advance(nil) {
+			found = true
+		}
+	}
 	for _, p := range *d.ears.Load() {
 		if p.in.waiting() || p.stuck.Load() {
 			found = p.drain() || found
@@ -250,18 +276,27 @@ func (d *Driver) look() (found bool) {
 }
 
 // hear is the driver's goroutine: it sleeps until a peer rings, and takes what there is.
+// While ranks poll it keeps out of their way, in short sleeps. In a long one it is deep
+// asleep: whoever has polled wakes it, as the peers may think that nobody sleeps here.
 func (d *Driver) hear() {
-	for !d.ended.Load() {
+	for polls := uint32(0); !d.ended.Load(); {
 		seen := d.bell.rung.Load()
+		if n := d.polls.Load(); n != polls || d.pollers.Load() > 0 {
+			polls = n
+			if d.pollers.Load() > 0 || !d.look() {
+				d.bell.wait(seen, int64(restFor))
+			}
+			continue
+		}
 		if d.look() || d.listen() {
 			continue
 		}
-		if d.pollers.Load() == 0 { // else the last of them does it
-			if d.bell.asleep.Store(1); d.look() {
-				continue
-			}
+		d.deep.Store(true)
+		d.bell.asleep.Store(1)
+		if !d.look() && d.polls.Load() == polls {
+			d.bell.wait(seen, int64(sleepFor))
 		}
-		d.bell.wait(seen, int64(sleepFor))
+		d.deep.Store(false)
 		if d.pollers.Load() == 0 {
 			d.bell.asleep.Store(0)
 		}
@@ -311,10 +346,14 @@ func (d *Driver) Close() error {
 		for _, p := range all {
 			p.linger()
 		}
+		d.farewell()
 		_ = d.listener.Close() // it ends accept
 		d.meet.Do(func() { close(d.met) })
 		for _, p := range all {
 			p.fail(fmt.Errorf("%w: this process has closed its shm driver", kolo.ErrLost))
+		}
+		for _, b := range *d.boards.Load() {
+			b.Cancel(nil, fmt.Errorf("%w: this process has closed its shm driver", kolo.ErrLost))
 		}
 		d.ended.Store(true)
 		d.bell.wake()
@@ -325,6 +364,10 @@ func (d *Driver) Close() error {
 			runtime.Gosched()
 		}
 		d.ears.Store(&[]*peer{})
+		d.boards.Store(&[]*board{})
+		d.mu.Lock()
+		d.leaving = nil
+		d.mu.Unlock()
 		for _, p := range all {
 			p.unmap()
 		}

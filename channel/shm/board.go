@@ -1,0 +1,590 @@
+//go:build linux && (amd64 || arm64)
+
+package shm
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
+)
+
+// board is this process's part of the medium of a group. Each process writes to an
+// arena of its own, which the others read:
+//
+//	0 blocks written | 64 blocks folded | 128 blocks read | 192 rounds ended | 256, 320 heads of rounds
+//	4096 blocks of the contributions, of each rank | blocks of results
+//
+// A round begins with a head: its number, the digest of the call and, if it is small,
+// the vectors themselves. The heads of two rounds take turns: who has ended a round knows
+// that all others have begun it, hence ended the one before.
+//
+// Larger vectors go in blocks, which also take turns. Each process writes its block,
+// folds a share of all ranks' blocks, in the order of the ranks, to where the others
+// read it, and reads the other shares (the two steps of Rabenseifner's algorithm, without
+// messages). Two processes, and blocks for which one more wait costs more than the
+// bytes, do with one step: each folds everything.
+type board struct {
+	d       *Driver
+	group   uint64
+	parties []party // of the other processes
+	rows    []row   // where the contribution of each rank is, in the group's order
+	mine    party
+	arena   kolo.Memory
+	most    int         // ranks of a process, at most
+	block   int64       // bytes of a block
+	open    atomic.Bool // there is a round to look at
+	missed  atomic.Bool // somebody has looked in vain, as the lock was taken
+
+	mu     sync.Mutex
+	ready  bool // the others' memory is here
+	broken error
+	losses uint32 // of the driver, when last looked at
+	number uint64 // of the round, from 1 on
+	round  *channel.Round
+	// Of the round: blocks in all, and the number of its first one since the board was made.
+	blocks, first       uint64
+	wrote, folded, read uint64 // blocks, since the board was made
+	heads               int    // parties whose heads have come
+	twice               bool   // in two steps
+	dsts, srcs          [][]byte
+}
+
+// party is one process of the group.
+type party struct {
+	p      *peer
+	at     int // its place among the processes
+	locals int // its ranks
+	mem    []byte
+	area   boardArea
+	bell   bell
+	region *region
+}
+
+// row is where the contribution of a rank is: which place of which party, or here.
+type row struct {
+	party int // in parties; -1 for this process
+	local int // which of its ranks
+}
+
+// boardArea are the words of an arena. Those of a peer may be anything at any time.
+type boardArea struct {
+	wrote, folded, read, ended *atomic.Uint64
+	heads                      [2]boardHead
+}
+
+type boardHead struct {
+	number, digest *atomic.Uint64
+	data           []byte
+}
+
+const (
+	boardInline = 48 // bytes of vectors in a head
+	boardData   = 4096
+	boardTurns  = 4 // blocks that take turns
+	// The arenas that a core reads and writes at a time should fit its second cache.
+	boardMost  = 128 << 10
+	boardLeast = 16 << 10
+	boardSpace = 512 << 10 // of all ranks' blocks of one turn
+	onceUpTo   = 8 << 10   // bytes of a vector that more than two processes fold in one step
+)
+
+func newBoardArea(mem []byte) boardArea {
+	_ = mem[boardData-1]
+	word := func(at int) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer(&mem[at])) }
+	a := boardArea{wrote: word(0), folded: word(64), read: word(128), ended: word(192)}
+	for i := range a.heads {
+		at := 256 + 64*i
+		a.heads[i] = boardHead{number: word(at), digest: word(at + 8), data: mem[at+16 : at+16+boardInline]}
+	}
+	return a
+}
+
+// Spans says whether all ranks are reached, and are of several processes.
+func (d *Driver) Spans(ranks []kolo.Rank) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	far := false
+	for _, r := range ranks {
+		p := d.byRank[r]
+		if p == nil || p != d.self && !d.me.reaches(p.address) {
+			return false
+		}
+		far = far || p != d.self
+	}
+	return far
+}
+
+// Board makes this process's part of the medium of a group.
+func (d *Driver) Board(group uint64, ranks []kolo.Rank) (channel.Board, error) {
+	b := &board{d: d, group: group}
+	order, self, err := b.seat(ranks)
+	if err != nil {
+		return nil, err
+	}
+	locals := b.parties[self].locals
+	mem, err := d.alloc(b.bytes(locals), group)
+	if err != nil {
+		return nil, err
+	}
+	b.arena = mem
+	b.mine = party{at: self, locals: locals, mem: mem.Host, area: newBoardArea(mem.Host)}
+	b.parties = slices.Delete(b.parties, self, self+1)
+	for i := range b.rows {
+		switch w := &b.rows[i]; {
+		case w.party == self:
+			w.party = -1
+		case w.party > self:
+			w.party--
+		}
+	}
+	for i, p := range order {
+		if i != self {
+			p.mu.Lock()
+			p.call()
+			p.mu.Unlock()
+		}
+	}
+	d.mu.Lock()
+	list := append(slices.Clone(*d.boards.Load()), b)
+	d.boards.Store(&list)
+	d.mu.Unlock()
+	return b, nil
+}
+
+// seat finds the processes of the ranks, in the order of their first ranks; self is this
+// one's place.
+func (b *board) seat(ranks []kolo.Rank) (order []*peer, self int, err error) {
+	d := b.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range ranks {
+		p := d.byRank[r]
+		if p == nil {
+			return nil, 0, fmt.Errorf("%w: shm has not been told of %v", kolo.ErrArgument, r)
+		}
+		at := slices.Index(order, p)
+		if at < 0 {
+			at, order = len(order), append(order, p)
+			b.parties = append(b.parties, party{p: p, at: at})
+		}
+		q := &b.parties[at]
+		b.rows = append(b.rows, row{at, q.locals})
+		q.locals++
+		b.most = max(b.most, q.locals)
+	}
+	if self = slices.Index(order, d.self); self < 0 || b.group == 0 {
+		return nil, 0, fmt.Errorf("%w: none of the ranks of a board is in this process, or the group has no number", kolo.ErrArgument)
+	}
+	b.block = int64(min(max(boardSpace/len(ranks), boardLeast), boardMost)) &^ (line - 1)
+	return order, self, nil
+}
+
+// bytes is the size of the arena of a process with so many ranks.
+func (b *board) bytes(locals int) int64 { return boardData + boardTurns*b.block*int64(locals+1) }
+
+// contribution is where a party has the block of one of its ranks.
+func (b *board) contribution(p *party, local int, block uint64, n int64) []byte {
+	at := boardData + b.block*(int64(block%boardTurns)*int64(p.locals)+int64(local))
+	return p.mem[at:][:n:n]
+}
+
+// result is where a party has what it has folded of a block.
+func (b *board) result(p *party, block uint64, n int64) []byte {
+	at := boardData + b.block*(boardTurns*int64(p.locals)+int64(block%boardTurns))
+	return p.mem[at:][:n:n]
+}
+
+// Post begins a round.
+func (b *board) Post(t channel.Turn, r *channel.Round) {
+	b.mu.Lock()
+	if b.broken != nil {
+		err := b.broken
+		b.mu.Unlock()
+		r.Done(t, err)
+		return
+	}
+	b.round = r
+	b.number++
+	b.losses = 0 // those of before count as well
+	b.heads = 0
+	b.first += b.blocks
+	b.blocks = 0
+	b.wrote, b.folded, b.read = b.first, b.first, b.first
+	if r.Size*int64(b.most) > boardInline {
+		b.blocks = uint64((r.Size + b.block - 1) / b.block)
+	}
+	b.twice = len(b.parties) > 1 && r.Size > onceUpTo
+	for b.write() { // before the head, which tells of it
+	}
+	h := &b.mine.area.heads[b.number%2]
+	if b.blocks == 0 {
+		at := 0
+		for _, m := range r.Src {
+			at += copy(h.data[at:], m.Host)
+		}
+	}
+	h.digest.Store(r.Digest)
+	h.number.Store(b.number)
+	b.ring()
+	b.open.Store(true)
+	b.mu.Unlock()
+	b.advance(t)
+}
+
+// ring wakes the processes that sleep.
+func (b *board) ring() {
+	for i := range b.parties {
+		if p := &b.parties[i]; b.ready {
+			p.bell.ring()
+		}
+	}
+}
+
+// advance does what can be done of the round, and says whether there was anything.
+func (b *board) advance(t channel.Turn) (found bool) {
+	if !b.mu.TryLock() {
+		b.missed.Store(true)
+		return false
+	}
+	b.missed.Store(false)
+	r := b.round
+	if r == nil {
+		b.mu.Unlock()
+		return false
+	}
+	ended, err := false, error(nil)
+	if found, err = b.gather(); err == nil && b.ready {
+		var more bool
+		if more, err = b.meet(); err == nil && b.heads == len(b.parties) {
+			more, ended = b.move()
+		}
+		found = found || more
+	}
+	if !found && err == nil {
+		err = b.bereft()
+	}
+	if err != nil || ended {
+		b.round = nil
+		b.open.Store(false)
+		if b.mine.area.ended.Store(b.number); err != nil {
+			b.broken = err
+		}
+		b.mu.Unlock()
+		r.Done(t, err)
+		return true
+	}
+	b.mu.Unlock()
+	return found || b.missed.Load() && b.advance(t)
+}
+
+// gather finds the arenas of the other processes.
+func (b *board) gather() (found bool, err error) {
+	if b.ready {
+		return false, nil
+	}
+	all := true
+	for i := range b.parties {
+		if q := &b.parties[i]; q.mem == nil {
+			if err := b.find(q); err != nil {
+				return found, err
+			}
+			found, all = found || q.mem != nil, all && q.mem != nil
+		}
+	}
+	if b.ready = all; all {
+		b.ring() // they may have waited for the head in vain
+	}
+	return found, nil
+}
+
+func (b *board) find(q *party) error {
+	p := q.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.regions[p.boards[b.group]]
+	switch {
+	case r == nil && p.state == lost:
+		return p.lost
+	case r == nil:
+		return nil
+	case int64(len(r.mem)) < b.bytes(q.locals):
+		return fmt.Errorf("%w: %v has a board of %d bytes where %d are needed", kolo.ErrMismatch, p, len(r.mem), b.bytes(q.locals))
+	}
+	r.users++
+	q.region, q.mem, q.area, q.bell = r, r.mem, newBoardArea(r.mem), p.bell
+	return nil
+}
+
+// bereft says whether one of the processes is gone without having done its part.
+func (b *board) bereft() error {
+	n := b.d.losses.Load()
+	if n == b.losses {
+		return nil
+	}
+	b.losses = n
+	end := b.first + b.blocks
+	for i := range b.parties {
+		q := &b.parties[i]
+		q.p.mu.Lock()
+		state, err := q.p.state, q.p.lost
+		q.p.mu.Unlock()
+		if state != lost || q.mem == nil { // of the latter find tells
+			continue
+		}
+		a := &q.area
+		if a.heads[b.number%2].number.Load() != b.number || b.blocks > 0 && (a.wrote.Load() < end || b.twice && a.folded.Load() < end) {
+			return err
+		}
+	}
+	return nil
+}
+
+// meet looks for the heads of the others.
+func (b *board) meet() (found bool, err error) {
+	for b.heads < len(b.parties) {
+		h := &b.parties[b.heads].area.heads[b.number%2]
+		if h.number.Load() != b.number {
+			return found, nil
+		}
+		if h.digest.Load() != b.round.Digest {
+			return found, fmt.Errorf("%w: %v has made another call", kolo.ErrMismatch, b.parties[b.heads].p)
+		}
+		b.heads++
+		found = true
+	}
+	return found, nil
+}
+
+// move carries the bytes, as far as the others have come.
+func (b *board) move() (found, ended bool) {
+	if b.blocks == 0 {
+		b.foldHeads()
+		return true, true
+	}
+	end := b.first + b.blocks
+	for more := true; more; found = found || more {
+		more = b.write()
+		if b.folded < b.wrote && b.others(func(a *boardArea) *atomic.Uint64 { return a.wrote }, b.folded) {
+			b.fold()
+			more = true
+		}
+		if b.twice && b.read < b.folded && b.others(func(a *boardArea) *atomic.Uint64 { return a.folded }, b.read) {
+			b.fetch()
+			more = true
+		}
+	}
+	return found, b.read == end
+}
+
+// others says whether all other processes are past a block.
+func (b *board) others(word func(*boardArea) *atomic.Uint64, block uint64) bool {
+	for i := range b.parties {
+		if word(&b.parties[i].area).Load() <= block {
+			return false
+		}
+	}
+	return true
+}
+
+// span is where a block is in the vectors.
+func (b *board) span(block uint64) (off, n int64) {
+	off = int64(block-b.first) * b.block
+	return off, min(b.block, b.round.Size-off)
+}
+
+// write writes the next block of this process's ranks, if its turn is free: all have
+// read what was there.
+func (b *board) write() bool {
+	c := b.wrote
+	if c >= b.first+b.blocks || c >= boardTurns && !(b.ready && b.others(func(a *boardArea) *atomic.Uint64 { return a.read }, c-boardTurns)) {
+		return false
+	}
+	off, n := b.span(c)
+	for i, m := range b.round.Src {
+		copy(b.contribution(&b.mine, i, c, n), m.Host[off:off+n])
+	}
+	b.wrote++
+	b.mine.area.wrote.Store(b.wrote)
+	b.ring()
+	return true
+}
+
+// share is the part of a block of n bytes that the process at a place folds.
+func (b *board) share(place int, n int64) (from, to int64) {
+	p := int64(len(b.parties) + 1)
+	unit := ((n+p-1)/p + line - 1) &^ (line - 1)
+	return min(int64(place)*unit, n), min(int64(place+1)*unit, n)
+}
+
+// fold folds this process's share of the next block, or all of it.
+func (b *board) fold() {
+	r, c := b.round, b.folded
+	off, n := b.span(c)
+	from, to := int64(0), n
+	if b.twice {
+		from, to = b.share(b.mine.at, n)
+	}
+	b.srcs, b.dsts = b.srcs[:0], b.dsts[:0]
+	for _, w := range b.rows {
+		if w.party < 0 {
+			b.srcs = append(b.srcs, r.Src[w.local].Host[off+from:off+to])
+		} else {
+			b.srcs = append(b.srcs, b.contribution(&b.parties[w.party], w.local, c, n)[from:to])
+		}
+	}
+	for _, m := range r.Dst {
+		b.dsts = append(b.dsts, m.Host[off+from:off+to])
+	}
+	if b.twice {
+		b.dsts = append(b.dsts, b.result(&b.mine, c, n)[from:to])
+	}
+	if from < to {
+		r.Op.Spread(b.dsts, b.srcs)
+	}
+	b.folded++
+	if b.twice {
+		b.mine.area.folded.Store(b.folded)
+	} else {
+		b.read++
+		b.mine.area.read.Store(b.read)
+	}
+	b.ring()
+}
+
+// fetch reads the shares of a block that the others have folded.
+func (b *board) fetch() {
+	c := b.read
+	off, n := b.span(c)
+	for i := range b.parties {
+		q := &b.parties[i]
+		from, to := b.share(q.at, n)
+		for _, m := range b.round.Dst {
+			copy(m.Host[off+from:off+to], b.result(q, c, n)[from:to])
+		}
+	}
+	b.read++
+	b.mine.area.read.Store(b.read)
+	b.ring()
+}
+
+// foldHeads folds vectors that are in the heads.
+func (b *board) foldHeads() {
+	r := b.round
+	if r.Size == 0 {
+		return
+	}
+	b.srcs, b.dsts = b.srcs[:0], b.dsts[:0]
+	for _, w := range b.rows {
+		a := &b.mine.area
+		if w.party >= 0 {
+			a = &b.parties[w.party].area
+		}
+		b.srcs = append(b.srcs, a.heads[b.number%2].data[int64(w.local)*r.Size:][:r.Size])
+	}
+	for _, m := range r.Dst {
+		b.dsts = append(b.dsts, m.Host)
+	}
+	r.Op.Spread(b.dsts, b.srcs)
+}
+
+// Cancel ends the round.
+func (b *board) Cancel(t channel.Turn, cause error) {
+	b.mu.Lock()
+	r := b.round
+	b.round = nil
+	b.open.Store(false)
+	if b.broken == nil {
+		b.broken = cause
+	}
+	b.mu.Unlock()
+	if r != nil {
+		r.Done(t, cause)
+	}
+}
+
+// Close gives the arena back, when the others have read what is in it.
+func (b *board) Close() {
+	b.Cancel(nil, kolo.ErrClosed)
+	d := b.d
+	d.mu.Lock()
+	list := slices.DeleteFunc(slices.Clone(*d.boards.Load()), func(x *board) bool { return x == b })
+	had := len(list) < len(*d.boards.Load())
+	d.boards.Store(&list)
+	leaving := d.leaving
+	if d.leaving = nil; had {
+		leaving = append(leaving, b)
+	}
+	d.mu.Unlock()
+	var left []*board
+	for _, x := range leaving { // under no lock: done takes others
+		if x.done() {
+			x.release()
+		} else {
+			left = append(left, x)
+		}
+	}
+	d.mu.Lock()
+	d.leaving = append(d.leaving, left...)
+	d.mu.Unlock()
+}
+
+// done says whether the others have ended the rounds that this process has.
+func (b *board) done() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.mine.area.ended.Load()
+	for i := range b.parties {
+		if q := &b.parties[i]; n > 0 && q.mem != nil && q.area.ended.Load() < n && !q.p.isLost() {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *peer) isLost() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state == lost
+}
+
+func (b *board) release() {
+	for i := range b.parties {
+		q := &b.parties[i]
+		if q.region == nil {
+			continue
+		}
+		q.p.mu.Lock()
+		if q.p.regions != nil {
+			q.p.leaveRegion(q.region)
+		}
+		q.p.mu.Unlock()
+	}
+	_ = b.d.Free(b.arena) // it is of alloc, and is freed once
+}
+
+// farewell waits a moment for processes that have yet to read what is on the boards.
+func (d *Driver) farewell() {
+	d.mu.Lock()
+	list := append(slices.Clone(*d.boards.Load()), d.leaving...)
+	d.mu.Unlock()
+	for start := time.Now(); time.Since(start) < lingerFor; yield() {
+		if !slices.ContainsFunc(list, func(b *board) bool { return !b.done() }) {
+			return
+		}
+	}
+}
+
+// lookAtBoards looks at the boards that wait.
+func (d *Driver) lookAtBoards() {
+	for _, b := range *d.boards.Load() {
+		if b.open.Load() {
+			b.advance(nil)
+		}
+	}
+}

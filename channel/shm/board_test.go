@@ -1,0 +1,303 @@
+//go:build linux && (amd64 || arm64)
+
+package shm
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/internal/kernel"
+
+	"github.com/stretchr/testify/require"
+)
+
+// table is drivers in this process that join each other as those of several processes,
+// with the ranks that each has.
+type table struct {
+	drivers []*Driver
+	ranks   [][]kolo.Rank
+	boards  []channel.Board
+}
+
+const tableGroup = 77
+
+// newTable makes a driver for each list of ranks, and a board of all of them.
+func newTable(t testing.TB, ranks ...[]kolo.Rank) *table {
+	b := &table{ranks: ranks}
+	var peers []channel.Peer
+	for range ranks {
+		d, err := New(channel.Config{Job: "board", Engine: noEngine{}})
+		require.NoError(t, err)
+		b.drivers = append(b.drivers, d.(*Driver))
+	}
+	t.Cleanup(func() {
+		for i, d := range b.drivers {
+			if i < len(b.boards) {
+				b.boards[i].Close()
+			}
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	n := 0
+	for i, d := range b.drivers {
+		address, err := d.Address()
+		require.NoError(t, err)
+		for _, r := range ranks[i] {
+			peers = append(peers, channel.Peer{Rank: r, Address: address})
+			n++
+		}
+	}
+	all := make([]kolo.Rank, n)
+	for r := range all {
+		all[r] = kolo.Rank(r)
+	}
+	for i, d := range b.drivers {
+		for _, r := range ranks[i] {
+			_, err := d.Open(r)
+			require.NoError(t, err)
+		}
+		require.NoError(t, d.Meet(peers))
+		if !d.Spans(all) {
+			t.Error("the medium does not span its ranks")
+		}
+		board, err := d.Board(tableGroup, all)
+		require.NoError(t, err)
+		b.boards = append(b.boards, board)
+	}
+	return b
+}
+
+// noEngine is an engine that nothing is asked of.
+type noEngine struct{ channel.Engine }
+
+// post begins a round of process i and returns a function that polls until it is over.
+func (b *table) post(i int, r *channel.Round) (wait func() error) {
+	var over atomic.Uint32
+	var result error
+	ended := make(chan struct{})
+	r.Done = func(_ channel.Turn, err error) {
+		result = err
+		over.Store(1)
+		close(ended)
+	}
+	b.boards[i].Post(nil, r)
+	return func() error {
+		b.drivers[i].Poll(&over)
+		<-ended
+		return result
+	}
+}
+
+// element is what a rank gives at index i of a round.
+func element(round, rank, i int) uint64 {
+	return uint64(round+1)*1_000_003 + uint64(rank)*65_537 + uint64(i)*2654435761
+}
+
+// round is one AllReduce of process i, of count numbers, which is checked.
+func (b *table) round(i, number, count, all int, inPlace bool) error {
+	r := &channel.Round{Op: kernel.OpOf(kolo.Uint64, kolo.Sum, all), Size: int64(8 * count), Digest: uint64(number)}
+	for _, rank := range b.ranks[i] {
+		src := make([]byte, 8*count)
+		for k := range count {
+			binary.LittleEndian.PutUint64(src[8*k:], element(number, int(rank), k))
+		}
+		dst := src
+		if !inPlace {
+			dst = make([]byte, 8*count)
+		}
+		r.Src, r.Dst = append(r.Src, kolo.HostMemory(src)), append(r.Dst, kolo.HostMemory(dst))
+	}
+	if err := b.post(i, r)(); err != nil {
+		return err
+	}
+	for k := range count {
+		want := uint64(0)
+		for rank := range all {
+			want += element(number, rank, k)
+		}
+		for j, m := range r.Dst {
+			if got := binary.LittleEndian.Uint64(m.Host[8*k:]); got != want {
+				return fmt.Errorf("round %d of %d numbers: rank %v has %d at %d, want %d", number, count, b.ranks[i][j], got, k, want)
+			}
+		}
+	}
+	return nil
+}
+
+func TestBoard(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for _, ranks := range [][][]kolo.Rank{
+		{{0}, {1}}, {{1}, {0}}, {{0}, {1}, {2}}, {{0, 3}, {2, 1}}, {{0}, {1}, {2}, {3}, {4}},
+		{{4, 0, 2}, {1}, {3, 5}},
+	} {
+		t.Run(fmt.Sprint(ranks), func(t *testing.T) {
+			b := newTable(t, ranks...)
+			all := 0
+			for _, list := range ranks {
+				all += len(list)
+			}
+			rng := rand.New(rand.NewPCG(seed, uint64(all)))
+			counts := []int{1, 0, 3, 2, 1, 6, 7, 1000, 1 << 10, 1<<10 + 1, 1, 16 << 10, 100_003}
+			for range 8 {
+				counts = append(counts, rng.IntN(1<<(1+rng.IntN(16))))
+			}
+			inPlace := rng.Uint64()
+			var wg sync.WaitGroup
+			for i := range b.boards {
+				wg.Go(func() {
+					for n, count := range counts {
+						if err := b.round(i, n, count, all, inPlace>>n&1 != 0); err != nil {
+							t.Errorf("process %d: %v", i, err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// TestBoardWhenNobodyPolls leaves the rounds to the goroutines of the drivers.
+func TestBoardWhenNobodyPolls(t *testing.T) {
+	b := newTable(t, []kolo.Rank{0}, []kolo.Rank{1}, []kolo.Rank{2})
+	for n, count := range []int{1, 50_000, 3} {
+		var all []chan error
+		var mem [][]byte
+		for i := range b.boards {
+			m := make([]byte, 8*count)
+			for k := range count {
+				binary.LittleEndian.PutUint64(m[8*k:], element(n, i, k))
+			}
+			mem = append(mem, m)
+			ended := make(chan error, 1)
+			all = append(all, ended)
+			b.boards[i].Post(nil, &channel.Round{Op: kernel.OpOf(kolo.Uint64, kolo.Max, 3), Size: int64(8 * count), Digest: 9,
+				Src: []kolo.Memory{kolo.HostMemory(m)}, Dst: []kolo.Memory{kolo.HostMemory(m)},
+				Done: func(_ channel.Turn, err error) { ended <- err }})
+		}
+		for _, ended := range all {
+			select {
+			case err := <-ended:
+				require.NoError(t, err)
+			case <-time.After(10 * time.Second):
+				t.Fatal("the round does not end")
+			}
+		}
+		for k := range count {
+			want := max(element(n, 0, k), element(n, 1, k), element(n, 2, k))
+			for i := range mem {
+				if got := binary.LittleEndian.Uint64(mem[i][8*k:]); got != want {
+					t.Fatalf("round %d: rank %d has %d at %d, want %d", n, i, got, k, want)
+				}
+			}
+		}
+	}
+}
+
+// TestBoardHasTheBitsOfTheOrderOfRanks folds numbers whose sum depends on the order.
+func TestBoardHasTheBitsOfTheOrderOfRanks(t *testing.T) {
+	b := newTable(t, []kolo.Rank{2, 0}, []kolo.Rank{1}, []kolo.Rank{3})
+	const count = 30_001
+	op := kernel.OpOf(kolo.Float32, kolo.Avg, 4)
+	given, rng := make([][]byte, 4), rand.New(rand.NewPCG(3, 4))
+	for r := range given {
+		given[r] = make([]byte, 4*count)
+		for i := range count {
+			binary.LittleEndian.PutUint32(given[r][4*i:], rng.Uint32()&^(1<<30)) // no infinity
+		}
+	}
+	want := make([]byte, 4*count)
+	op.Fold(want, given...)
+	var wg sync.WaitGroup
+	for i := range b.boards {
+		wg.Go(func() {
+			r := &channel.Round{Op: op, Size: 4 * count, Digest: 1}
+			for _, rank := range slices.Sorted(slices.Values(b.ranks[i])) {
+				m := kolo.HostMemory(slices.Clone(given[rank]))
+				r.Src, r.Dst = append(r.Src, m), append(r.Dst, m)
+			}
+			if err := b.post(i, r)(); err != nil {
+				t.Error(err)
+			}
+			for _, m := range r.Dst {
+				if !slices.Equal(m.Host, want) {
+					t.Errorf("process %d has other bits", i)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestBoardOfOtherCalls(t *testing.T) {
+	b := newTable(t, []kolo.Rank{0}, []kolo.Rank{1})
+	errs := make(chan error, 2)
+	for i := range b.boards {
+		m := []kolo.Memory{kolo.HostMemory(make([]byte, 8))}
+		go func() {
+			errs <- b.post(i, &channel.Round{Op: kernel.OpOf(kolo.Int64, kolo.Sum, 2), Size: 8, Digest: uint64(i + 1), Src: m, Dst: m})()
+		}()
+	}
+	require.ErrorIs(t, <-errs, kolo.ErrMismatch)
+	require.ErrorIs(t, <-errs, kolo.ErrMismatch)
+}
+
+func TestBoardWithoutTheOthers(t *testing.T) {
+	post := func(b *table) func() error {
+		m := []kolo.Memory{kolo.HostMemory(make([]byte, 1<<20))}
+		return b.post(0, &channel.Round{Op: kernel.OpOf(kolo.Int64, kolo.Sum, 2), Size: 1 << 20, Digest: 1, Src: m, Dst: m})
+	}
+	t.Run("cancelled", func(t *testing.T) {
+		b := newTable(t, []kolo.Rank{0}, []kolo.Rank{1})
+		wait := post(b)
+		b.boards[0].Cancel(nil, kolo.ErrAborted)
+		require.ErrorIs(t, wait(), kolo.ErrAborted)
+		require.ErrorIs(t, post(b)(), kolo.ErrAborted, "a board that has failed takes no round")
+	})
+	t.Run("closed", func(t *testing.T) {
+		b := newTable(t, []kolo.Rank{0}, []kolo.Rank{1})
+		wait := post(b)
+		b.boards[0].Close()
+		require.ErrorIs(t, wait(), kolo.ErrClosed)
+	})
+	t.Run("lost", func(t *testing.T) {
+		b := newTable(t, []kolo.Rank{0}, []kolo.Rank{1})
+		wait := post(b)
+		<-b.drivers[0].peers[b.drivers[1].me.Socket].rose
+		require.NoError(t, b.drivers[1].Close())
+		require.ErrorIs(t, wait(), kolo.ErrLost)
+	})
+}
+
+// TestBoardThatIsLeftAtOnce: who has its result may close the board, and its driver,
+// before the others have looked.
+func TestBoardThatIsLeftAtOnce(t *testing.T) {
+	for range 20 {
+		b := newTable(t, []kolo.Rank{0}, []kolo.Rank{1}, []kolo.Rank{2})
+		var wg sync.WaitGroup
+		for i := range b.boards {
+			wg.Go(func() {
+				if err := b.round(i, 5, 5000, 3, true); err != nil {
+					t.Errorf("process %d: %v", i, err)
+				}
+				b.boards[i].Close()
+				if err := b.drivers[i].Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
