@@ -132,7 +132,7 @@ func (h *hub) place() error {
 		f.medium = m
 		h.plans.useBoard()
 	}
-	f.basis = mix(h.topo.Digest(), uint64(p.cfg.Choice), boolBit(p.cfg.Reproducible), p.cfg.Plans.Digest())
+	f.basis = mix(h.topo.Digest(), uint64(p.cfg.Choice), boolBit(p.cfg.Reproducible), p.cfg.Plans.Digest(), tuningDigest(p.cfg.Tuning))
 	f.basis = mixText(f.basis, h.cfg.Algorithm)
 	h.far = f
 	if h.key.name == worldName { // which every rank has
