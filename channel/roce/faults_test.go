@@ -146,7 +146,7 @@ func exchange(t *testing.T, seed uint64, sides [2]*side, messages int) {
 // A wire that carries nothing any more ends the link at its deadline with kolo.ErrLost,
 // for the side that sends and for the one that only waits.
 func TestBlackhole(t *testing.T) {
-	const timeout, retries = 100 * time.Millisecond, 3
+	const timeout, retries = 400 * time.Millisecond, 3 // long enough for a machine with much to do
 	for _, size := range []int{8, 4 << 20} {
 		w := &badWire{rng: rand.New(rand.NewPCG(1, 1))}
 		sides := newPair(t, roce.Config{Timeout: timeout, Retries: retries}.WithWire(w.carry))

@@ -28,7 +28,7 @@ import (
 const childVariable = "KOLO_ROCE_TEST_CHILD"
 
 // processConfig is what both processes use.
-var processConfig = roce.Config{Timeout: 250 * time.Millisecond, Retries: 3, QPs: 2}
+var processConfig = roce.Config{Timeout: time.Second, Retries: 3, QPs: 2}
 
 // lone is one rank of two, each in a process of its own.
 func lone(t testing.TB, me kolo.Rank, r *bufio.Reader, w io.Writer) *side {
