@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/internal/netlab"
 
 	"github.com/stretchr/testify/require"
@@ -73,11 +74,17 @@ func TestHostsAreRightOnAnyNetwork(t *testing.T) {
 }
 
 // A host that is cut off in the middle of a collective, and one that is gone without a
-// word, are found by their silence: the others name its rank in time and go on.
+// word, are found by their silence, and a process that is killed by its sockets: the others
+// name its rank in time and go on.
 func TestHostThatIsCutOffIsNamedInTime(t *testing.T) {
-	for name, strike := range map[string]func(l *netlab.Lab, o *offspring){
-		"cut off":  func(l *netlab.Lab, _ *offspring) { l.Cut(1) },
-		"vanished": func(l *netlab.Lab, o *offspring) { l.Unplug(1); require.NoError(t, o.cmd.Process.Kill()) },
+	kill := func(o *offspring) { require.NoError(t, o.cmd.Process.Kill()) }
+	for name, c := range map[string]struct {
+		strike func(l *netlab.Lab, o *offspring)
+		bound  time.Duration
+	}{
+		"cut off":  {func(l *netlab.Lab, _ *offspring) { l.Cut(1) }, DefaultSilence},
+		"vanished": {func(l *netlab.Lab, o *offspring) { l.Unplug(1); kill(o) }, DefaultSilence},
+		"killed":   {func(_ *netlab.Lab, o *offspring) { kill(o) }, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -87,13 +94,13 @@ func TestHostThatIsCutOffIsNamedInTime(t *testing.T) {
 				o.wait(t, "LOOPING", 40*time.Second)
 			}
 			at := time.Now()
-			strike(l, list[1])
+			c.strike(l, list[1])
 			for _, o := range []*offspring{list[0], list[2]} {
 				said, d := o.lost(t, at)
 				t.Logf("after %v: %s", d, said)
 				require.Contains(t, said, "rank 1")
 				require.Contains(t, said, "connection lost")
-				require.Less(t, d, DefaultSilence)
+				require.Less(t, d, c.bound)
 				require.Equal(t, "0 and 2", o.wait(t, "SHRUNK", 20*time.Second))
 				o.wait(t, "DONE", 20*time.Second)
 			}
@@ -114,4 +121,16 @@ func (o *offspring) lost(t *testing.T, since time.Time) (string, time.Duration) 
 	_, err := fmt.Sscan(said, &ns)
 	require.NoError(t, err)
 	return said, time.Unix(0, ns).Sub(since)
+}
+
+// Two network namespaces of a machine, such as two containers, share no memory: they are
+// two hosts to who chooses a plan.
+func TestNetworksOfAMachineAreHosts(t *testing.T) {
+	member := func(network string, r kolo.Rank) Member {
+		return Member{Host: Host{Machine: "m", Network: network}, Ranks: []kolo.Rank{r}}
+	}
+	r := &roster{Size: 3, Members: []Member{member("m a", 0), member("m a", 1), member("m b", 2)}}
+	topo, err := r.topology("")
+	require.NoError(t, err)
+	require.Equal(t, []int{0, 0, 1}, topo.Server)
 }

@@ -37,7 +37,7 @@ func (r *roster) topology(transport string) (*plan.Topology, error) {
 	several := false
 	for q := range r.Members {
 		m := &r.Members[q]
-		host[q], rack[q] = m.Host.Machine, m.Host.Rack
+		host[q], rack[q] = m.Host.Machine+" "+m.Host.Network, m.Host.Rack // no memory is shared between networks: see channelMap.best
 		several = several || len(m.Ranks) > 1
 	}
 	server, racks := make([]int, r.Size), make([]int, r.Size)

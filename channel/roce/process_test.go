@@ -147,68 +147,6 @@ func TestTwoProcesses(t *testing.T) {
 	t.Logf("the killed process was lost after %v", time.Since(start))
 }
 
-// Two network namespaces with a wire between them are two hosts: no loopback in common,
-// packets that really are cut, path MTUs of the wire.
-func TestTwoHosts(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("it makes network namespaces, which needs root")
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("no ip (package iproute2)")
-	}
-	for _, mtu := range []string{"1500", "9000"} {
-		for _, family := range []string{"IPv6", "IPv4"} {
-			t.Run("MTU "+mtu+" "+family, func(t *testing.T) { twoHosts(t, mtu, family) })
-		}
-	}
-}
-
-func twoHosts(t *testing.T, mtu, family string) {
-	ip := func(args ...string) {
-		if b, err := exec.CommandContext(t.Context(), "ip", args...).CombinedOutput(); err != nil {
-			t.Skipf("ip %v: %v: %s", args, err, b)
-		}
-	}
-	var names [2]string
-	for i := range names {
-		names[i] = fmt.Sprintf("kolo-roce-%d-%d", os.Getpid(), i)
-		ip("netns", "add", names[i])
-		t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", names[i]).Run() }) // with its interface
-	}
-	ip("-n", names[0], "link", "add", "v", "mtu", mtu, "type", "veth", "peer", "name", "v", "mtu", mtu, "netns", names[1])
-	for i, n := range names {
-		if family == "IPv6" {
-			ip("-n", n, "addr", "add", fmt.Sprintf("fd0a::%d/64", i+1), "dev", "v", "nodad")
-		} else {
-			ip("-n", n, "addr", "add", fmt.Sprintf("10.10.0.%d/24", i+1), "dev", "v")
-		}
-		ip("-n", n, "link", "set", "v", "up")
-		ip("-n", n, "link", "set", "lo", "up")
-	}
-	var cs [2]*exec.Cmd
-	var ins [2]io.WriteCloser
-	var outs [2]*bufio.Reader
-	for i, n := range names {
-		cs[i], ins[i], outs[i] = child(t, i, "ip", "netns", "exec", n)
-	}
-	for i := range names {
-		for {
-			line, err := outs[i].ReadString('\n')
-			require.NoError(t, err)
-			if strings.HasPrefix(line, "address ") {
-				_, err := io.WriteString(ins[1-i], line)
-				require.NoError(t, err)
-				break
-			}
-		}
-	}
-	for i := range names {
-		rest, err := io.ReadAll(outs[i])
-		require.NoError(t, err)
-		require.NoError(t, cs[i].Wait(), "rank %d: %s", i, rest)
-	}
-}
-
 // trader is one of two ranks that give each other a message, wait for both to be
 // through, and begin again: what an AllReduce of two ranks does.
 type trader struct {

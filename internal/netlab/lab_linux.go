@@ -108,8 +108,13 @@ func Alone(t testing.TB) bool {
 
 // Command is a program to run on a host.
 func (l *Lab) Command(host int, name string, args ...string) *exec.Cmd {
-	return exec.CommandContext(context.Background(), "ip", append([]string{"netns", "exec", l.host(host), name}, args...)...)
+	list := append(l.Prefix(host), append([]string{name}, args...)...)
+	return exec.CommandContext(context.Background(), list[0], list[1:]...)
 }
+
+// Prefix is what to put before a command to run it on a host, in the place of which the
+// command then runs.
+func (l *Lab) Prefix(host int) []string { return []string{"ip", "netns", "exec", l.host(host)} }
 
 // Address is the address of a host.
 func (l *Lab) Address(host int) string {
