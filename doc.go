@@ -23,6 +23,7 @@
 //	channel/hccs     the driver for ranks of one process: zero-copy, fabric
 //	channel/tcp      the driver between processes and hosts: sockets
 //	channel/roce     the driver between hosts: RoCE v2 in user space
+//	channel/pcie     the last resort: staged through the host's memory
 //	channel/faulty   a driver around another that loses, delays and cuts
 //	rank             the user's API: World, Group, Work, every collective, Run
 //	cluster          ranks of several processes: rendezvous, links, heartbeats

@@ -85,6 +85,18 @@ var layers = []*layer{
 		{"channel", "it is a driver around another"},
 	}},
 	{name: "channel/roce/rc", is: pure},
+	{name: "channel/hccs", goes: []string{"*"}, imports: []edge{
+		{root, "memory, links, ranks, errors"},
+		{"channel", "the driver and engine interfaces"},
+		{"internal/cpu", "how to wait in a spinning loop, and which core this is"},
+		{"internal/invariant", "scramble a buffer that was handed over"},
+	}},
+	{name: "channel/pcie", imports: []edge{
+		{root, "memory, links, errors"},
+		{"channel", "an engine around another, and a driver"},
+		{"channel/hccs", "sends meet their receives as there; only how bytes move differs"},
+		{"internal/kernel", "the operation of a fold that is done on the host"},
+	}},
 	{name: "channel/*", is: raw, goes: []string{"*"}, imports: []edge{
 		{root, "memory, links, ranks, errors"},
 		{"channel", "the driver interface and registry"},

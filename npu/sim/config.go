@@ -21,6 +21,9 @@ type Config struct {
 	RoCE Line // each direction of a device's port to other servers; 25 GB/s, 5 us
 	PCIe Line // each direction between the host and a device; 32 GB/s, 5 us
 
+	// NoPeer leaves out peer access and ports: data goes between a device and the host only.
+	NoPeer bool
+
 	HBM         float64       // bytes per second that an engine reads and writes; 0 means 1200e9
 	FLOPS       float64       // operations per second of the compute engine; 0 means 320e12
 	Launch      time.Duration // what an engine needs before each task; 0 means 5 us, negative none

@@ -160,6 +160,9 @@ func (r *run) locate() error {
 		if l.dst, l.dstAt, err = find(p.Dst); err != nil {
 			return err
 		}
+		if at := distinct(slices.Concat(l.srcAt, l.dstAt)); r.e.c.cfg.NoPeer && len(at) > 1 {
+			return fmt.Errorf("%w: npu%d has no peer access to npu%d", kolo.ErrUnsupported, at[0].slot.index, at[1].slot.index)
+		}
 		r.parts = append(r.parts, l)
 		if n := p.Len(); n > 0 {
 			r.route(&l, p, n)

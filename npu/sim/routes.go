@@ -69,6 +69,8 @@ func (d *device) Edge(s kolo.Space) (kolo.Edge, bool) {
 		return kolo.Edge{}, false
 	case to == d:
 		return line(kolo.LinkSelf, Line{Bandwidth: c.cfg.HBM / 2, Latency: c.cfg.Launch})
+	case c.cfg.NoPeer:
+		return kolo.Edge{}, false
 	case to.slot.server == d.slot.server:
 		return line(kolo.LinkHCCS, c.cfg.HCCS)
 	}
