@@ -225,6 +225,7 @@ func (a *rankActor) cutOff(m *cut) {
 func (a *rankActor) quit(m *quit) {
 	a.closed = m.cause
 	a.quitOneSided(m.cause)
+	a.explain(&lost{rank: kolo.NoRank, cause: m.cause})
 	for _, c := range a.channels {
 		c.Close(m.cause)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -39,6 +40,8 @@ type line struct {
 	end   chan struct{}
 	ended chan struct{}
 	mute  bool // it takes nothing any more and answers nothing
+	slow  bool // what has come is not handed over yet
+	busy  bool // something is being handed over
 }
 
 type telling struct {
@@ -76,8 +79,11 @@ func (l *line) run(local *rank.Local) {
 	defer close(l.ended)
 	for {
 		l.mu.Lock()
-		list := l.queue
-		l.queue = nil
+		var list []telling
+		if !l.slow {
+			list, l.queue = l.queue, nil
+		}
+		l.busy = len(list) > 0
 		l.mu.Unlock()
 		for _, m := range list {
 			if err := local.Deliver(m.from, m.message); err != nil {
@@ -92,6 +98,36 @@ func (l *line) run(local *rank.Local) {
 		case <-l.end:
 			return
 		}
+	}
+}
+
+// hold keeps what comes for a part from it, until release.
+func (l *line) hold() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.slow = true
+}
+
+func (l *line) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.slow = false
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// drain returns when what has come was handed over.
+func (l *line) drain() {
+	for {
+		l.mu.Lock()
+		idle := len(l.queue) == 0 && !l.busy
+		l.mu.Unlock()
+		if idle {
+			return
+		}
+		runtime.Gosched()
 	}
 }
 
@@ -593,4 +629,105 @@ func TestMessagesBetweenProcesses(t *testing.T) {
 		require.Equal(t, int32s(last, 100), in)
 		return err
 	})...))
+}
+
+// A link may break before the control message comes that says why: a message waits for
+// it a moment, whether it was posted before or is posted after.
+func TestMessageToARankThatIsLeavingSaysThatItHasLeft(t *testing.T) {
+	for name, late := range map[string]bool{"posted before": false, "posted after": true} {
+		for _, told := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/told %v", name, told), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := openParts(t, []int{0, 1}, rank.Config{Timeout: 5 * time.Second})
+					defer s.close(t)
+					g := s.worlds[0].Group()
+					require.NoError(t, errors.Join(s.each(func(w *rank.World) error { // a link is there
+						return rank.AllReduce(t.Context(), w.Group(), int32s(w.Rank(), 10), kolo.Sum)
+					})...))
+					var work rank.Work
+					if !late {
+						work = rank.RecvAsync(g, make([]int32, 10), 1, 7)
+					}
+					synctest.Wait()
+					s.lines[0].hold()
+					require.NoError(t, s.worlds[1].Close(t.Context()))
+					if late {
+						work = rank.RecvAsync(g, make([]int32, 10), 1, 7)
+					}
+					synctest.Wait()
+					if told {
+						s.lines[0].release()
+					}
+					start := time.Now()
+					err := work.Wait(t.Context())
+					want, after := kolo.ErrLeft, time.Duration(0)
+					if !told {
+						want, after = kolo.ErrLost, 250*time.Millisecond
+					}
+					require.ErrorIs(t, err, want)
+					require.Equal(t, after, time.Since(start))
+					var e *kolo.Error
+					require.ErrorAs(t, err, &e)
+					require.Equal(t, kolo.Rank(1), e.Peer)
+					s.lines[0].release()
+				})
+			})
+		}
+	}
+}
+
+// A rank that closes its world while a message waits for the word why its link has
+// broken ends that message.
+func TestCloseEndsAMessageWhoseLinkHasBroken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openParts(t, []int{0, 1}, rank.Config{Timeout: 5 * time.Second})
+		defer s.close(t)
+		work := rank.RecvAsync(s.worlds[0].Group(), make([]int32, 10), 1, 7)
+		synctest.Wait()
+		s.lines[0].hold()
+		require.NoError(t, s.worlds[1].Close(t.Context()))
+		synctest.Wait()
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.Error(t, s.worlds[0].Close(ended), "a call was aborted")
+		require.Error(t, work.Wait(t.Context()))
+		s.lines[0].release()
+	})
+}
+
+// What comes for a group is kept while a rank here may still make that group, and no
+// longer: not when all of them have closed it, nor when they have closed their worlds.
+func TestNothingIsKeptForGroupsThatAreClosed(t *testing.T) {
+	s := openParts(t, []int{0, 0, 1}, rank.Config{Timeout: 20 * time.Second})
+	kept := func() int { return rank.EarlyGroups(s.locals[0]) }
+	open := func(r int, name string) {
+		g, err := s.worlds[r].NewGroup(rank.GroupConfig{Name: name, Ranks: []kolo.Rank{0, 2}})
+		require.NoError(t, err)
+		require.NoError(t, g.Close(t.Context()))
+	}
+	come := func() { // what was told before has come
+		require.NoError(t, errors.Join(s.each(func(w *rank.World) error { return rank.Barrier(t.Context(), w.Group()) })...))
+		s.lines[0].drain()
+	}
+	const n = 20
+	for range n {
+		open(0, "here first")
+		open(2, "here first")
+		open(2, "there first")
+	}
+	come()
+	require.Equal(t, n, kept(), "rank 0 may still make them")
+	for range n {
+		open(0, "there first")
+	}
+	require.Zero(t, kept())
+	open(2, "never made here")
+	come()
+	require.Equal(t, 1, kept())
+	require.NoError(t, s.worlds[0].Close(t.Context()))
+	require.Zero(t, kept(), "rank 1 is not in it")
+	open(2, "after the end")
+	s.lines[0].drain()
+	require.Zero(t, kept())
+	s.close(t)
 }

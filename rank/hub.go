@@ -130,6 +130,9 @@ type jobDone struct{ err error }
 func (p *process) join(key hubKey, c GroupConfig, g *Group) (*hub, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.outside != nil {
+		p.outside.made[madeBy{g.world.rank, key.name}] = key.nth + 1
+	}
 	list := p.hubs[key]
 	i := slices.IndexFunc(list, func(h *hub) bool {
 		return slices.ContainsFunc(h.ranks, func(r kolo.Rank) bool { return slices.Contains(c.Ranks, r) })

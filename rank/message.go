@@ -43,7 +43,7 @@ func (a *rankActor) post(t *ticket) {
 	op.Size = op.Mem[0].Len()
 	op.DType = t.call.DType
 	op.Job.Priority = h.cfg.Priority
-	t.patience = time.Time{}
+	t.patience, t.loss = time.Time{}, nil
 	if h.cfg.Timeout > 0 {
 		t.issued = a.p.now()
 		a.p.watch.arm(t.issued.Add(h.cfg.Timeout))
@@ -59,27 +59,61 @@ func (t *ticket) Complete(*channel.Op) {
 
 func (a *rankActor) countMessages() { a.flying.Store(int64(len(a.messages))) }
 
+// messageDone handles the end of a transfer. A link that has broken to a rank of another
+// process has a moment to be explained: whether that rank has left is told by a control
+// message, which may come a little later.
 func (a *rankActor) messageDone(t *ticket) {
-	i := slices.Index(a.messages, t)
-	if i < 0 {
+	if !slices.Contains(a.messages, t) {
 		return // the actor has ended and has resolved it
 	}
-	last := len(a.messages) - 1
-	a.messages[i], a.messages[last] = a.messages[last], nil
-	a.messages = a.messages[:last]
-	a.countMessages()
-	err := t.op.Err
+	h, err := t.group.hub, t.op.Err
 	if err == nil {
+		a.unlist(t)
 		t.resolve(nil)
 		return
 	}
-	h := t.group.hub
-	if first := h.broken.Load(); first != nil {
-		err = *first
-	} else if left := h.gone[t.call.Root].Load(); left != nil && errors.Is(err, kolo.ErrLost) {
-		err = left // the link is closed because the rank has left
+	why := h.ending(t.call.Root)
+	switch lost := errors.Is(err, kolo.ErrLost); {
+	case why != nil && (lost || h.broken.Load() != nil):
+		err = why // the link is closed because the rank has left
+	case lost && why == nil && a.closed == nil && !h.isMine(t.call.Root):
+		t.loss, t.patience = err, a.p.now().Add(lossTime)
+		a.p.watch.arm(t.patience)
+		return
 	}
+	a.unlist(t)
 	a.failMessage(t, err)
+}
+
+// ending is why there is nothing to be had of a member any more: the failure of the group,
+// or that the member is gone; else nil.
+func (h *hub) ending(r kolo.Rank) error {
+	if first := h.broken.Load(); first != nil {
+		return *first
+	}
+	if gone := h.gone[r].Load(); gone != nil {
+		return gone
+	}
+	return nil
+}
+
+// unlist takes a message out of the list of those in flight.
+func (a *rankActor) unlist(t *ticket) {
+	i, last := slices.Index(a.messages, t), len(a.messages)-1
+	a.messages[i], a.messages[last] = a.messages[last], nil
+	a.messages = a.messages[:last]
+	a.countMessages()
+}
+
+// explain ends the messages whose links have broken, with the cause that has come: those
+// of a group with a rank, or with NoRank all of the group, or with a nil hub all.
+func (a *rankActor) explain(m *lost) {
+	for _, t := range slices.Clone(a.messages) {
+		if t.loss != nil && (m.hub == nil || m.hub == t.group.hub) && (m.rank == kolo.NoRank || m.rank == t.call.Root) {
+			a.unlist(t)
+			a.failMessage(t, m.cause)
+		}
+	}
 }
 
 // failMessage fails a message and with it the group.
@@ -93,7 +127,7 @@ func (a *rankActor) failMessage(t *ticket, err error) {
 // lose ends the messages that wait for a rank that is gone, or all of a group that
 // has failed.
 func (a *rankActor) lose(m *lost) {
-	if len(a.messages) == 0 {
+	if a.explain(m); len(a.messages) == 0 {
 		return
 	}
 	for r, c := range a.channels {
@@ -129,9 +163,12 @@ func (a *rankActor) tick() {
 				a.p.watch.arm(t.patience)
 				continue
 			}
-			a.messages = slices.DeleteFunc(a.messages, func(x *ticket) bool { return x == t })
-			a.countMessages()
-			t.resolve(t.dress(fmt.Errorf("%w; %s", *h.broken.Load(), abandoned)))
+			a.unlist(t)
+			if t.loss != nil {
+				a.failMessage(t, t.loss)
+				continue
+			}
+			a.failMessage(t, fmt.Errorf("%w; %s", h.ending(t.call.Root), abandoned))
 			continue
 		}
 		if h.cfg.Timeout <= 0 {

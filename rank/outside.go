@@ -93,13 +93,20 @@ type outside struct {
 
 	// guarded by p.mu
 	hubs   map[uint64]*hub       // of groups that span processes
-	early  map[uint64]*earlyMail // of groups that nobody here has made
+	early  map[uint64]*earlyMail // of groups that a rank here may still make
 	order  []uint64              // of early, oldest first
 	asked  map[uint64]*inquiry   // by token
 	tokens uint64
+	made   map[madeBy]int // how many groups of a name a rank here has made
 }
 
-// earlyMail is what has come for a group that nobody here has made.
+// madeBy is a rank of this process and a name of groups that it has made.
+type madeBy struct {
+	rank kolo.Rank // in the world
+	name string
+}
+
+// earlyMail is what has come for a group that a rank here may still make.
 type earlyMail struct {
 	made []*parcel
 	rest []*parcel
@@ -111,7 +118,7 @@ const (
 )
 
 func newOutside(p *process, part *Part) *outside {
-	o := &outside{p: p, part: *part, hubs: map[uint64]*hub{}, early: map[uint64]*earlyMail{}, asked: map[uint64]*inquiry{}}
+	o := &outside{p: p, part: *part, hubs: map[uint64]*hub{}, early: map[uint64]*earlyMail{}, asked: map[uint64]*inquiry{}, made: map[madeBy]int{}}
 	for _, q := range part.Processes {
 		if at, ok := slices.BinarySearch(o.procs, q); !ok && q != part.Process {
 			o.procs = slices.Insert(o.procs, at, q)
@@ -145,10 +152,30 @@ func (o *outside) opened(h *hub) {
 			}
 		}
 	}
+	o.dropEarly()
 	if h.key.name != worldName {
 		h.far.tell(&madeLetter{id: h.id, name: h.key.name, nth: h.key.nth, ranks: h.ranks,
 			algorithm: h.cfg.Algorithm, timeout: h.cfg.Timeout, priority: h.cfg.Priority})
 	}
+}
+
+// awaits says whether a rank here may still make the group of a letter. p.mu is held. The
+// others have closed it, or have closed their world.
+func (o *outside) awaits(m *madeLetter) bool {
+	return slices.ContainsFunc(o.local(m.ranks), func(r kolo.Rank) bool {
+		return o.p.parted[r] == nil && o.made[madeBy{r, m.name}] <= m.nth
+	})
+}
+
+// dropEarly drops what has come for groups that no rank here will make any more. p.mu is held.
+func (o *outside) dropEarly() {
+	o.order = slices.DeleteFunc(o.order, func(id uint64) bool {
+		over := !slices.ContainsFunc(o.early[id].made, func(p *parcel) bool { return o.awaits(p.m.(*madeLetter)) })
+		if over {
+			delete(o.early, id)
+		}
+		return over
+	})
 }
 
 // sameName says whether the letter means the group of h, by name and members.
@@ -214,6 +241,7 @@ func (o *outside) toHub(id uint64, p *parcel) bool {
 	e := o.early[id]
 	switch {
 	case e == nil && !isMade: // of a group that all ranks here have left
+	case isMade && !o.awaits(made): // such a group too
 	case e == nil:
 		if len(o.order) == maxEarly {
 			delete(o.early, o.order[0])

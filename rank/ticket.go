@@ -21,8 +21,10 @@ type ticket struct {
 	seq   uint64
 	asked
 	tag uint64
-	// Of messages: when it was posted, and when it is given up after it was aborted.
+	// Of messages: when it was posted, and when it is given up after it was aborted or
+	// after its link has broken, by loss.
 	issued, patience time.Time
+	loss             error
 	site             site // if Config.Diagnose says so
 	sum              uint64
 	since            atomic.Int64 // when a rank began to wait for a collective, from the begin of the process on, plus 1 ns; 0: it does not wait

@@ -236,7 +236,9 @@ func (p *process) depart(r kolo.Rank, cause error) {
 func (p *process) departed(r kolo.Rank, d departure) {
 	p.mu.Lock()
 	if p.parted[r] == nil {
-		p.parted[r] = &d
+		if p.parted[r] = &d; p.outside != nil && p.actors[r] != nil {
+			p.outside.dropEarly()
+		}
 	}
 	p.mu.Unlock()
 	for _, h := range p.allHubs() {
