@@ -151,13 +151,7 @@ func (t *partition) resemble(like []int32) {
 // at is the first element and the number of elements of block i.
 func (t *partition) at(i int) (off, n int64) {
 	if t.like != nil {
-		k := int(t.like[i])
-		if !t.chunk {
-			_, n = cut(t.count, t.parts*t.chunks, k, t.unit)
-		} else {
-			_, n = cut(t.chunkSize(k/t.parts), t.parts, k%t.parts, t.unit)
-		}
-		return int64(i) * t.room, n
+		return int64(i) * t.room, t.blockCount(i)
 	}
 	if !t.chunk {
 		return cut(t.count, t.parts*t.chunks, i, t.unit)
@@ -211,7 +205,7 @@ func (l *Layout) spanSize(p *Program, s Span) int64 {
 	s = p.Span(s)
 	t := &l.part[s.Buf]
 	n := int64(p.Blocks[s.Buf])
-	if t.counts != nil || t.chunk && t.parts > 1 {
+	if t.counts != nil || t.like != nil || t.chunk && t.parts > 1 {
 		size := int64(0)
 		at := int64(s.Off)
 		for range s.N {
@@ -240,6 +234,9 @@ func (l *Layout) spanSize(p *Program, s Span) int64 {
 
 // blockCount is the number of elements of block i.
 func (t *partition) blockCount(i int) int64 {
+	if t.like != nil {
+		i = int(t.like[i])
+	}
 	size, parts := t.count, t.parts*t.chunks
 	if t.chunk {
 		size, parts, i = t.chunkSize(i/t.parts), t.parts, i%t.parts

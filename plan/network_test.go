@@ -378,6 +378,12 @@ func TestSpanSizeIsTheSumOfItsBlocks(t *testing.T) {
 		p := byHand(k, n, parts, 0, func(kolo.Rank) []Step { return nil })[rng.IntN(n)]
 		p.Blocks[Scratch] = max(p.Blocks[In], p.Blocks[Out])
 		c := &kolo.Call{Collective: k.Collective, DType: kolo.Float32, Count: rng.Int64N(int64(rng.IntN(5000)) + 1)}
+		if rng.IntN(3) == 0 { // scratch whose blocks are as long as others
+			p.Like = make([]int32, p.Blocks[Scratch])
+			for i := range p.Like {
+				p.Like[i] = rng.Int32N(int32(p.Chunks * p.Parts))
+			}
+		}
 		l := LayoutOf(p, c, Displs{})
 		for range 4 {
 			b := Buffer(rng.IntN(int(numBuffers)))

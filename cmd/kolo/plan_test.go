@@ -220,6 +220,36 @@ func TestPlanTune(t *testing.T) {
 	}
 }
 
+// Files whose plans need credits as they are, and sizes that no chunk divides, are simulated
+// as they run.
+func TestPlanImportOfEveryFile(t *testing.T) {
+	dir := filepath.Join("..", "..", "plan", "msccl", "testdata")
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	n := 0
+	for _, f := range files {
+		if f.IsDir() {
+			continue
+		}
+		n++
+		for _, size := range []string{"1M", "1003"} {
+			r := command(t, "plan import "+filepath.Join(dir, f.Name())+" -b "+size, nil)
+			require.Zero(t, r.code, "%s: %s", f.Name(), r.err)
+			require.Regexp(t, `runs as +\d+ steps, \d+ messages, 0 credits`, r.out)
+			require.Contains(t, r.out, "simulated")
+		}
+		data, err := os.ReadFile(filepath.Join(dir, f.Name()))
+		require.NoError(t, err)
+		cut := filepath.Join(t.TempDir(), f.Name())
+		require.NoError(t, os.WriteFile(cut, data[:2*len(data)/3], 0o600))
+		r := command(t, "plan import "+cut, nil)
+		require.Equal(t, exitFailed, r.code)
+		require.Contains(t, r.err, f.Name()+": msccl: ")
+		require.Equal(t, 1, strings.Count(r.err, "\n"), "one line: %q", r.err)
+	}
+	require.Greater(t, n, 4)
+}
+
 func TestPlanImportAndExport(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/cmd/kolo/internal/draw"
 	"github.com/kolo-ccl/kolo/plan"
 	"github.com/kolo-ccl/kolo/plan/msccl"
@@ -325,10 +326,11 @@ func (a *app) planImport() *cobra.Command {
 	var svg string
 	cmd := &cobra.Command{
 		Use:   "import FILE",
-		Short: "Read an XML file of MSCCL, prove it, and simulate, print or draw it",
-		Long: `Import reads a plan of MSCCL's, proves that it does what it says, and simulates it, on
---network if there is one of as many NPUs. The exit code is 1 if it is wrong; the error
-names the step.`,
+		Short: "Read a plan of MSCCL or MSCCL++, prove it, and simulate, print or draw it",
+		Long: `Import reads a plan of MSCCL (XML) or MSCCL++ (JSON), proves that it does what it says,
+and simulates what runs: the same messages with rendezvous, which need no credits. It does
+so on --network if there is one of as many NPUs; the collective, the root and in place or
+not are the file's. The exit code is 1 if it is wrong; the error names the step.`,
 		Example: "  kolo plan import ring8.xml --svg ring8.svg\n  kolo plan import plan.xml --network mesh:8 -b 16M",
 	}
 	cmd.Flags().BoolVar(&show, "steps", false, "print all steps")
@@ -345,6 +347,10 @@ func (a *app) importPlan(f *planFlags, name string, show bool, svg string) error
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
+	e, err := p.Entry()
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
 	f.ranks, f.collective, f.root, f.inPlace = len(p.Programs), operatorName(p.Collective), int(p.Root), p.Key.InPlace
 	s, err := f.scene()
 	if err != nil {
@@ -353,7 +359,11 @@ func (a *app) importPlan(f *planFlags, name string, show bool, svg string) error
 	if s.topo.Ranks() != len(p.Programs) {
 		return usage(fmt.Errorf("%s is for %d ranks, and there are %d", name, len(p.Programs), s.topo.Ranks()), "import")
 	}
-	line, simulated := s.simulate(p.Programs, 0)
+	var running []*plan.Program
+	for r := range p.Programs {
+		running = append(running, e.Program(kolo.Rank(r), p.Key.InPlace).Program)
+	}
+	line, simulated := s.simulate(running, 0)
 	if svg != "" {
 		if err := a.writeFile(svg, draw.Picture{Programs: p.Programs, Server: s.topo.Server}.WriteSVG); err != nil {
 			return err
@@ -372,6 +382,7 @@ func (a *app) importPlan(f *planFlags, name string, show bool, svg string) error
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "name\t%s\ncollective\t%v by %d ranks\nsizes\t%d to %d bytes\n", p.Name, p.Collective, len(p.Programs), p.MinBytes, p.MaxBytes)
 	fmt.Fprintf(w, "proof\tright: %d steps, %d messages, %d credits, same bits %s\n", p.Report.Steps, p.Report.Messages, p.Report.Credits, yes(p.Report.SameBits))
+	fmt.Fprintf(w, "runs as\t%d steps, %d messages, %d credits\n", e.Report.Steps, e.Report.Messages, e.Report.Credits)
 	if simulated == nil {
 		fmt.Fprintf(w, "simulated\t%v for %v\n", line.Total, s.call)
 	}
