@@ -2,6 +2,7 @@
 # make demo-scale what a data-parallel step of a thousand NPUs loses to communication, simulated
 # make test       every test, with the race detector where there is a C compiler
 # make check      what a change must pass; continuous integration runs this and nothing else
+# make prove      every choreography of the table verified, for all numbers of ranks to 33, primes to 127, and 256
 # make test-long  the tests that take minutes, too (build tag long)
 # make bench      latency and bandwidth of the collectives beside plain goroutines; BENCHARGS=-ranks=8 and the like
 # make bench-go   the packages' own benchmarks; PKG=./plan BENCH=Choose for some
@@ -37,6 +38,11 @@ demo-scale:
 test: say-race
 	$(GO) test $(RACE) -shuffle=on -timeout 20m $(PKG)
 
+.PHONY: prove
+prove:
+	$(call say,every choreography is proven)
+	$(GO) test -tags long -timeout 20m -run '^TestEveryProgramIsProven$$' ./plan
+
 test-long:
 	$(GO) test -tags long -timeout 90m $(PKG)
 
@@ -67,7 +73,7 @@ fmt:
 # One after the other, cheap ones first, also under make -j.
 check:
 	@start=$$SECONDS; \
-	for step in check-format check-vet lint check-generated check-modules check-arm64 tools test check-tags; do \
+	for step in check-format check-vet lint check-generated check-modules check-arm64 tools test prove check-tags; do \
 		$(MAKE) --no-print-directory -j1 $$step; \
 	done; \
 	printf '\n== all checks passed in %d s\n' $$((SECONDS - start))
