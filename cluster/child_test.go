@@ -41,6 +41,8 @@ func child(what string) int {
 		err = everyCollective(ctx, p.Worlds())
 	case "loop":
 		err = loopUntilLost(ctx, w)
+	case "tune":
+		err = tuneAndUse(ctx, p)
 	}
 	if err != nil {
 		fmt.Println("FAILED", err)

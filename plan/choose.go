@@ -35,18 +35,23 @@ const (
 	// usually told as ring up to 8 and tree from 16; between the two a ring it is
 	// here.) If that one does not serve the collective, the nearest of its kind does.
 	Static
+	// Timed is Measured until calls have been timed. Choose has no clock, so here it is
+	// Measured; package rank times the calls themselves. See Contest and Choice.Settled.
+	Timed
 )
 
 // treeFrom is the number of ranks from which Static takes the tree.
 const treeFrom = 16
 
-// String is "measured" or "static".
+// String is "measured", "static" or "timed".
 func (w Way) String() string {
 	switch w {
 	case Measured:
 		return "measured"
 	case Static:
 		return "static"
+	case Timed:
+		return "timed"
 	}
 	return fmt.Sprintf("Way(%d)", uint8(w))
 }
@@ -76,8 +81,8 @@ type Policy struct {
 // Validate says what in the policy cannot be understood, or nil. Whether the forced
 // algorithms serve is seen only with a collective and a topology, by Choose.
 func (p Policy) Validate() error {
-	if p.Way > Static {
-		return fmt.Errorf("%w: no way to choose %d; known: measured, static", kolo.ErrArgument, p.Way)
+	if p.Way > Timed {
+		return fmt.Errorf("%w: no way to choose %d; known: measured, static, timed", kolo.ErrArgument, p.Way)
 	}
 	names := []string{p.Algorithm}
 	for _, c := range kolo.Collectives() {
@@ -153,6 +158,7 @@ type Choice struct {
 	Size       int64 // bytes of the whole vector
 	Policy     Policy
 	Rows       []Row
+	ByCost     bool // nothing was forced: neither a setting, nor a Tuning, nor the static rule
 
 	topology *Topology
 }
@@ -269,7 +275,7 @@ func chooseFrom(table []*Algorithm, c kolo.Collective, size int64, t *Topology, 
 	if err := t.Validate(); err != nil {
 		return Choice{}, err
 	}
-	if size < 0 || p.Way > Static {
+	if size < 0 || p.Way > Timed {
 		return Choice{}, fmt.Errorf("%w: %v over %d bytes, chosen by %v", kolo.ErrArgument, c, size, p.Way)
 	}
 	if c == kolo.Barrier {
@@ -299,6 +305,7 @@ func chooseFrom(table []*Algorithm, c kolo.Collective, size int64, t *Topology, 
 		at, err = ch.static()
 	default:
 		at, err = ch.cheapest()
+		ch.ByCost = true
 	}
 	if err != nil {
 		return Choice{}, err

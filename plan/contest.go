@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -30,7 +31,7 @@ type Contest struct {
 // ContestConfig are the limits of a Contest; a zero field stands for its default.
 type ContestConfig struct {
 	Rounds  int     // timings of each; default 7
-	Within  float64 // of the least cost, to take part; default 1.5
+	Within  float64 // of the least cost, to take part; default DefaultWithin
 	Fringe  float64 // of the least cost, to get a chance; default 6
 	Promote float64 // of the best median, to earn more of them; default 1.3
 	Final   float64 // of the best median, to be timed once more; default 1.2
@@ -39,9 +40,13 @@ type ContestConfig struct {
 	Hysteresis float64
 }
 
+// DefaultWithin is how many times the least cost an algorithm may be believed to cost, to
+// take part in a Contest.
+const DefaultWithin = 1.5
+
 func (c ContestConfig) withDefaults() ContestConfig {
 	c.Rounds = cmp.Or(max(c.Rounds, 0), 7)
-	c.Within, c.Fringe = cmp.Or(c.Within, 1.5), cmp.Or(c.Fringe, 6)
+	c.Within, c.Fringe = cmp.Or(c.Within, DefaultWithin), cmp.Or(c.Fringe, 6)
 	c.Promote, c.Final, c.Hysteresis = cmp.Or(c.Promote, 1.3), cmp.Or(c.Final, 1.2), cmp.Or(c.Hysteresis, 0.05)
 	return c
 }
@@ -75,6 +80,18 @@ func NewContest(ch Choice, config ContestConfig) *Contest {
 	slices.SortStableFunc(c.Entrants, func(a, b Entrant) int { return cmp.Compare(a.Model, b.Model) })
 	c.enlist(0, c.config.Within, c.config.Rounds)
 	return c
+}
+
+// Rivals is how many algorithms are timed at least once. With one there is nothing to
+// find out.
+func (c *Contest) Rivals() int {
+	n := 0
+	for _, e := range c.Entrants {
+		if float64(e.Model) <= max(c.config.Within, c.config.Fringe)*float64(max(c.Entrants[0].Model, 1)) {
+			n++
+		}
+	}
+	return n
 }
 
 // enlist puts those whose cost is between two multiples of the least into the order,
@@ -168,6 +185,27 @@ func (c *Contest) Winner(incumbent string) (name string, took time.Duration, reg
 		}
 	}
 	return name, took, 0
+}
+
+// Settled is the choice after a contest of its rows that is over. The incumbent is as in
+// Winner. How long each has taken is in Why.
+func (ch Choice) Settled(c *Contest, incumbent string) Choice {
+	name, took, regret := c.Winner(incumbent)
+	ch.Rows = slices.Clone(ch.Rows)
+	for i := range ch.Rows {
+		r := &ch.Rows[i]
+		at := slices.IndexFunc(c.Entrants, func(e Entrant) bool { return e.Name == r.Name })
+		if at < 0 || len(c.Entrants[at].Times) == 0 {
+			continue
+		}
+		r.Why = fmt.Sprintf("timed: median of %d is %s", len(c.Entrants[at].Times), duration(c.Entrants[at].Median()))
+		if r.Name == name {
+			r.Why += fmt.Sprintf("; regret %.1f %%", 100*regret)
+			ch.Algorithm, ch.Cost, ch.Why = name, took, r.Why
+		}
+	}
+	slices.SortStableFunc(ch.Rows, func(x, y Row) int { return trueFirst(x.Name == name, y.Name == name) })
+	return ch
 }
 
 // Timing is the outcome of a contest: who won for a collective and a size.

@@ -35,8 +35,14 @@ type Config struct {
 	// changed once it is in use. nil: none.
 	Plans *plan.Library
 	// Choice is how algorithms are chosen where none is set: plan.Measured (the zero
-	// value) or plan.Static.
+	// value), plan.Static or plan.Timed. With Timed the first calls of a kind and size are
+	// done by one algorithm after the other; the fastest stays until its times change. The
+	// order in which a sum is folded may then change from call to call, unless Reproducible.
+	// Groups that span processes are not timed, since all must choose alike: see Tune.
 	Choice plan.Way
+	// Contest are the limits for Timed. Other than for Tune the default of Fringe is
+	// Within: whom the model thinks little of costs no call.
+	Contest plan.ContestConfig
 	// Tuning is a table of choices that counts where no Algorithm is set, as Tune makes it or
 	// plan.ParseTuning reads it from a tuner file. nil: none. It must not change, and is the
 	// same in all processes. Calls of sizes between two powers of two share a choice, that
@@ -223,6 +229,7 @@ func (c *Config) settings(given *Config) []Setting {
 		{"Algorithm", algorithm, source("Algorithm", given.Algorithm != "")},
 		{"Plans", fmt.Sprint(len(c.Plans.Entries())), source("Plans", given.Plans != nil)},
 		{"Choice", c.Choice.String(), source("Choice", given.Choice != 0)},
+		{"Contest", fmt.Sprintf("%+v", c.Contest), source("Contest", given.Contest != plan.ContestConfig{})},
 		{"Tuning", tuningText(c.Tuning), source("Tuning", given.Tuning != nil)},
 		{"Reproducible", fmt.Sprint(c.Reproducible), source("Reproducible", given.Reproducible)},
 		{"Check", c.Check.String(), source("Check", given.Check != 0)},

@@ -450,6 +450,7 @@ func (h *hub) begin(rd *round) {
 	if rd.streams > 0 {
 		h.begun(rd)
 	}
+	h.plans.trial.start(h.p.now)
 	if algorithm == fabricName && h.far != nil {
 		h.far.post(rd)
 		return
@@ -504,6 +505,7 @@ func (h *hub) runEnded(r *run, err error) {
 // finish ends the running round: no rank's memory is in use any more.
 func (h *hub) finish(err error) {
 	h.running = false
+	h.plans.trial.end(h.p.now, err)
 	if h.stall != nil {
 		h.failed = h.whatStalled()
 		h.broken.Store(&h.failed)

@@ -20,7 +20,7 @@ type plans struct {
 	costs   func() *plan.Topology // topo with the figures of the probe
 	policy  plan.Policy
 	choices map[class]choice
-	last    class // the class of lastChoice
+	last    class // the class of lastOne
 	lastOne choice
 	shared  map[plan.Key]plan.Compiled
 	own     map[ownKey]plan.Compiled
@@ -28,6 +28,11 @@ type plans struct {
 	forced  *plan.Entry    // the one of them that was set by name
 	board   *plan.Topology // topo with the medium between processes, nil if there is none
 	blind   bool           // ranks of other processes: who of them is in place is not known
+
+	trial   *trial // that the running round is part of; nil for none
+	contest plan.ContestConfig
+	mu      sync.Mutex
+	trials  map[class]*trial
 }
 
 // class is a kind of call for which one choice is made: the size counts in powers
@@ -43,6 +48,7 @@ type class struct {
 type choice struct {
 	algorithm string
 	err       error
+	trial     *trial // that says the algorithm in place of it; nil for none
 }
 
 type ownKey struct {
@@ -66,12 +72,14 @@ func (p *plans) init(t *plan.Topology, probe func() plan.Probe, c *Config, algor
 		return measured
 	})
 	*p = plans{topo: t, costs: costs, policy: c.policy(algorithm), choices: map[class]choice{},
-		shared: map[plan.Key]plan.Compiled{}, own: map[ownKey]plan.Compiled{}, library: c.Plans, forced: forced}
+		shared: map[plan.Key]plan.Compiled{}, own: map[ownKey]plan.Compiled{}, library: c.Plans, forced: forced,
+		contest: c.Contest, trials: map[class]*trial{}}
 }
 
 // algorithm is the algorithm for a round. One choice is made for all ranks.
 func (p *plans) algorithm(rd *round) (string, error) {
 	c := rd.firstCall()
+	p.trial = nil
 	if p.library != nil {
 		e, err := p.imported(func(yield func(*kolo.Call) bool) {
 			for _, t := range rd.tickets {
@@ -84,25 +92,34 @@ func (p *plans) algorithm(rd *round) (string, error) {
 			return e.Name, err
 		}
 	}
-	k := class{collective: c.Collective, dtype: c.DType, op: c.Op.Kind, size: uint8(bits.Len64(uint64(volume(c))))}
+	inPlace := false
 	if c.Collective.Base() == kolo.AllToAll {
 		for _, t := range rd.tickets {
-			k.inPlace = k.inPlace || t != nil && t.call.InPlace
+			inPlace = inPlace || t != nil && t.call.InPlace
 		}
 	}
-	k.inPlace = k.inPlace && p.topo.Medium // only the medium does it in another way
-	if k == p.last {
-		return p.lastOne.algorithm, p.lastOne.err
+	k := p.class(c, inPlace)
+	if k != p.last {
+		got, ok := p.choices[k]
+		if !ok {
+			var choice plan.Choice
+			choice, got.err = p.choose(c, k.inPlace)
+			got.algorithm = choice.Algorithm
+			got.trial = p.newTrial(k, choice)
+			p.choices[k] = got
+		}
+		p.last, p.lastOne = k, got
 	}
-	got, ok := p.choices[k]
-	if !ok {
-		var choice plan.Choice
-		choice, got.err = p.choose(c, k.inPlace)
-		got.algorithm = choice.Algorithm
-		p.choices[k] = got
+	if p.trial = p.lastOne.trial; p.trial != nil {
+		return p.trial.next(volume(c)), nil
 	}
-	p.last, p.lastOne = k, got
-	return got.algorithm, got.err
+	return p.lastOne.algorithm, p.lastOne.err
+}
+
+// class is the class of a call that is in place on some rank or not.
+func (p *plans) class(c *kolo.Call, inPlace bool) class {
+	return class{collective: c.Collective, dtype: c.DType, op: c.Op.Kind, size: uint8(bits.Len64(uint64(volume(c)))),
+		inPlace: inPlace && c.Collective.Base() == kolo.AllToAll && p.topo.Medium} // only the medium does it in another way
 }
 
 // volume is the number of elements that say how large a call is.
@@ -188,7 +205,11 @@ func (h *hub) choose(c *kolo.Call) (plan.Choice, error) {
 			return p.explain(e, c), err
 		}
 	}
-	return p.choose(c, c.InPlace)
+	got, err := p.choose(c, c.InPlace)
+	if err == nil && p.policy.Way == plan.Timed && got.ByCost {
+		got = p.timed(c, got)
+	}
+	return got, err
 }
 
 // scalesInFold says that the fold which joins the elements of all ranks multiplies
