@@ -24,6 +24,16 @@ var recursiveDoubling = flat(Algorithm{
 })
 
 func doublingAllReduce(s *scope) {
+	s.allReduceFolded(func(rest *scope) {
+		for k := 1; k < rest.n; k *= 2 {
+			rest.exchange([]int{rest.me ^ k}, floorLog(rest.n/k)-1)
+		}
+	})
+}
+
+// allReduceFolded lets the survivors do an AllReduce with what the others have handed over,
+// and gives those the result.
+func (s *scope) allReduceFolded(f func(rest *scope)) {
 	rest, partner := s.survivors()
 	if rest == nil {
 		s.sendAll(partner)
@@ -33,9 +43,7 @@ func doublingAllReduce(s *scope) {
 	if partner >= 0 {
 		s.recvReduceAll(partner, partial)
 	}
-	for k := 1; k < rest.n; k *= 2 {
-		rest.exchange([]int{rest.me ^ k}, floorLog(rest.n/k)-1)
-	}
+	f(rest)
 	if partner >= 0 {
 		s.sendAll(partner)
 	}

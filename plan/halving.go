@@ -29,20 +29,10 @@ func powerOfTwo(c kolo.Collective, p int) int {
 }
 
 func halvingAllReduce(s *scope) {
-	rest, partner := s.survivors()
-	if rest == nil {
-		s.sendAll(partner)
-		s.recvAll(partner)
-		return
-	}
-	if partner >= 0 {
-		s.recvReduceAll(partner, partial)
-	}
-	halving(rest) // in equal parts, whoever folded
-	doubling(rest)
-	if partner >= 0 {
-		s.sendAll(partner)
-	}
+	s.allReduceFolded(func(rest *scope) {
+		halving(rest) // in equal parts, whoever folded
+		doubling(rest)
+	})
 }
 
 func halvingReduceScatter(s *scope) {
