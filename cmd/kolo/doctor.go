@@ -114,7 +114,7 @@ var needs = []struct{ name, what string }{
 	{"hccs", "ranks of one process, or NPUs with peer access"},
 	{"shm", "processes of one host, user and network name space; Linux with memfd; process_vm_readv (ptrace_scope 0, or a common parent) for private memory"},
 	{"roce", "UDP between the hosts, MTU 9000 for full speed; the protocol is in user space, so no adapter with RDMA is used"},
-	{"pcie", "an NPU: its memory is staged through the host by npu/ascend's engine; there is no driver of this name"},
+	{"pcie", "ranks of one process; devices without peer access, whose memory it stages through the host"},
 	{"tcp", "a TCP route in both directions, to any port or those of Config.Listen"},
 }
 
@@ -125,9 +125,7 @@ func drivers(b *strings.Builder) {
 	defer engine.Close()
 	for _, n := range needs {
 		state := "ready"
-		if n.name == "pcie" {
-			state = "none"
-		} else if d, err := channel.Open(n.name, channel.Config{Job: "doctor", Engine: engine}); err != nil {
+		if d, err := channel.Open(n.name, channel.Config{Job: "doctor", Engine: engine}); err != nil {
 			state = "missing: " + err.Error()
 		} else if err := d.Close(); err != nil {
 			state = "cannot be closed: " + err.Error()

@@ -45,7 +45,7 @@ func TestDoctor(t *testing.T) {
 	} {
 		r := row.run()
 		require.Zero(t, r.code, r.err)
-		for _, want := range []string{"AscendCL", "drivers, best first", "  pcie  none; needs an NPU", "  tcp   ready", "interfaces\n", "identity handshake: ", "large frames: there is no other host", "findings\n"} {
+		for _, want := range []string{"AscendCL", "drivers, best first", "  pcie  ready; needs ranks", "  tcp   ready", "interfaces\n", "identity handshake: ", "large frames: there is no other host", "findings\n"} {
 			require.Contains(t, r.out, want)
 		}
 		all.WriteString("$ " + row.title + "\n" + examined(t, r.out) + "\n\n")

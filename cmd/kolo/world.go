@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	_ "github.com/kolo-ccl/kolo/channel/pcie" // linked in
 	_ "github.com/kolo-ccl/kolo/channel/roce" // linked in
 	"github.com/kolo-ccl/kolo/cluster"
 	"github.com/kolo-ccl/kolo/plan"
