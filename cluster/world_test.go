@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"math/big"
 	"net"
 	"net/netip"
@@ -282,5 +283,44 @@ func TestProcessThatCannotBeReachedIsNamedWithItsAddresses(t *testing.T) {
 	require.ErrorIs(t, err, kolo.ErrDeadline)
 	for _, say := range []string{"rank 0 (pid 7 on ", "cannot be reached from rank 1", "127.0.0.1:", "127.0.0.2:", "connection refused"} {
 		require.ErrorContains(t, err, say)
+	}
+}
+
+// What a rank has sent before it left is received, though the word that it has left may
+// come first, and though the receive is made later.
+func TestMessageOfARankThatHasLeftIsReceived(t *testing.T) {
+	for _, transport := range []string{"shm", "tcp"} {
+		t.Run(transport, func(t *testing.T) {
+			processes := together(t, Config{Transport: transport}, 1, 1)
+			worlds := worldsOf(processes)
+			const n = 6
+			for i := range n {
+				config := rank.GroupConfig{Name: fmt.Sprint("pair ", i), Ranks: []kolo.Rank{0, 1}}
+				to, err := worlds[0].NewGroup(config)
+				require.NoError(t, err)
+				from, err := worlds[1].NewGroup(config)
+				require.NoError(t, err)
+				want, got := []int32{int32(i), 2, int32(3 * i)}, make([]int32, 3)
+				early := rank.RecvAsync(to, got, 1, 7)
+				if i%2 == 0 { // a receive that is made first, and one that is not
+					require.NoError(t, rank.Send(t.Context(), from, want, 0, 7))
+					require.NoError(t, from.Close(t.Context()))
+				} else {
+					require.NoError(t, rank.Send(t.Context(), from, []int32{1, 1, 1}, 0, 7))
+					require.NoError(t, early.Wait(t.Context()))
+					require.NoError(t, rank.Send(t.Context(), from, want, 0, 7))
+					require.NoError(t, from.Close(t.Context()))
+					require.Eventually(t, func() bool { return len(to.Left()) == 1 }, 10*time.Second, time.Millisecond)
+					early = rank.RecvAsync(to, got, 1, 7)
+				}
+				require.NoError(t, early.Wait(t.Context()), "group %d", i)
+				require.Equal(t, want, got)
+				require.ErrorIs(t, rank.Recv(t.Context(), to, got, 1, 7), kolo.ErrLeft)
+				require.NoError(t, to.Close(t.Context()))
+			}
+			for _, w := range worlds {
+				require.NoError(t, w.Close(t.Context()))
+			}
+		})
 	}
 }

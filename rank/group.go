@@ -182,6 +182,17 @@ func (g *Group) Abort(cause error) {
 	g.hub.tell(nil, &failure{err: err})
 }
 
+// Left lists the members that this rank knows to have left the group, or to be lost.
+func (g *Group) Left() []kolo.Rank {
+	var list []kolo.Rank
+	for r := range g.hub.gone {
+		if g.hub.gone[r].Load() != nil {
+			list = append(list, kolo.Rank(r))
+		}
+	}
+	return list
+}
+
 // Err is the cause for which the group has failed, or nil.
 func (g *Group) Err() error {
 	if e := g.hub.broken.Load(); e != nil {

@@ -25,7 +25,8 @@ func (a *rankActor) post(t *ticket) {
 		t.resolve(t.dress(*err))
 		return
 	}
-	if left := h.gone[peer].Load(); left != nil {
+	left := h.gone[peer].Load()
+	if left != nil && !h.maySend(t, left) {
 		a.failMessage(t, left)
 		return
 	}
@@ -43,7 +44,10 @@ func (a *rankActor) post(t *ticket) {
 	op.Size = op.Mem[0].Len()
 	op.DType = t.call.DType
 	op.Job.Priority = h.cfg.Priority
-	t.patience, t.loss = time.Time{}, nil
+	t.patience, t.grace, t.loss = time.Time{}, time.Time{}, nil
+	if left != nil {
+		a.giveGrace(t)
+	}
 	if h.cfg.Timeout > 0 {
 		t.issued = a.p.now()
 		a.p.watch.arm(t.issued.Add(h.cfg.Timeout))
@@ -83,6 +87,20 @@ func (a *rankActor) messageDone(t *ticket) {
 	}
 	a.unlist(t)
 	a.failMessage(t, err)
+}
+
+// maySend says whether a receive may still be met by a rank that has left: what a rank of
+// another process has sent before may come behind the word that it has left.
+func (h *hub) maySend(t *ticket, gone error) bool {
+	return t.call.Collective == kolo.Recv && !h.isMine(t.call.Root) && errors.Is(gone, kolo.ErrLeft)
+}
+
+// giveGrace lets a receive wait for what is on its way.
+func (a *rankActor) giveGrace(t *ticket) {
+	if t.grace.IsZero() {
+		t.grace = a.p.now().Add(lossTime)
+		a.p.watch.arm(t.grace)
+	}
 }
 
 // ending is why there is nothing to be had of a member any more: the failure of the group,
@@ -138,6 +156,10 @@ func (a *rankActor) lose(m *lost) {
 		found := false
 		for _, t := range a.messages {
 			if t.group.hub == m.hub && t.call.Root == kolo.Rank(g) {
+				if m.rank != kolo.NoRank && m.hub.maySend(t, m.cause) {
+					a.giveGrace(t)
+					continue
+				}
 				patience := a.p.cfg.CloseTimeout
 				if errors.Is(m.cause, kolo.ErrLost) {
 					patience = min(patience, lossTime)
@@ -171,6 +193,10 @@ func (a *rankActor) tick() {
 			a.failMessage(t, fmt.Errorf("%w; %s", h.ending(t.call.Root), abandoned))
 			continue
 		}
+		if !t.grace.IsZero() {
+			a.endGrace(t, now)
+			continue
+		}
 		if h.cfg.Timeout <= 0 {
 			continue
 		}
@@ -181,6 +207,20 @@ func (a *rankActor) tick() {
 		e := t.failure(fmt.Errorf("%w: after %v %s", kolo.ErrDeadline, h.cfg.Timeout, t.waitsFor()))
 		e.Peer = t.call.Root
 		h.tell(a.shard, &failure{why: func(h *hub) { h.inquire(e, []kolo.Rank{e.Peer}) }})
+	}
+}
+
+// endGrace gives a receive up when nothing has come of a rank that has left.
+func (a *rankActor) endGrace(t *ticket, now time.Time) {
+	if now.Before(t.grace) {
+		a.p.watch.arm(t.grace)
+		return
+	}
+	h := t.group.hub
+	t.grace, t.patience = time.Time{}, now.Add(a.p.cfg.CloseTimeout)
+	a.p.watch.arm(t.patience)
+	if c := a.channels[h.ranks[t.call.Root]]; c != nil {
+		c.Abort(h.id, h.ending(t.call.Root))
 	}
 }
 
