@@ -173,6 +173,7 @@ func TestCallsAfterTheEndAreSeen(t *testing.T) {
 	require.ErrorIs(t, l.call(fnInit, 0), kolo.ErrArgument, "again")
 	_, err = l.made(fnCreateStream, 0, 0)
 	require.ErrorIs(t, err, kolo.ErrArgument, "no device on this thread")
-	require.Contains(t, s.Violations(), "on a thread without a device")
+	// what the thread was before, in another test, stays with it
+	require.Regexp(t, "aclrtCreateStream on a (thread without a device|report thread)", s.Violations())
 	s.Forget() // they were made on purpose
 }
