@@ -82,6 +82,10 @@ func (a *rankActor) windowsEnded() {
 
 // hello lets a peer connect, or remembers that it wants to.
 func (a *rankActor) hello(m *greeting) {
+	if a.closed != nil { // it was on its way when the rank left
+		a.p.repel(a.shard, m, a.closed)
+		return
+	}
 	answer := &greeting{kind: greetWelcome, conn: m.conn, from: a.rank, to: m.from}
 	win := a.windows[m.window]
 	switch {

@@ -201,7 +201,7 @@ func (win *Window) acquire(places []place) (memory []kolo.Memory, used []*region
 	win.mu.Lock()
 	defer win.mu.Unlock()
 	if win.closed != nil {
-		return nil, nil, win.closed
+		return nil, nil, fmt.Errorf("%w: %v", kolo.ErrLeft, win.closed)
 	}
 	for _, p := range places {
 		r := win.byKey[p.key]

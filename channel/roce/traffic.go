@@ -499,7 +499,8 @@ func (x *traffic) striped(slot uint32) {
 	x.l.complete(r.op, nil)
 }
 
-// cancelled handles the peer's withdrawal of a send: its receive waits again.
+// cancelled handles the peer's withdrawal of a send: its receive waits again, unless its
+// group was aborted while it was under way.
 func (x *traffic) cancelled(id uint32) {
 	for i := range x.arrivals {
 		if x.arrivals[i].id == id {
@@ -514,6 +515,10 @@ func (x *traffic) cancelled(id uint32) {
 			x.forget(slot, r)
 			if x.l.closed != nil {
 				x.l.complete(r.op, x.l.closed)
+				return
+			}
+			if x.l.timing.stuck[r.op.Key.Group] {
+				x.l.complete(r.op, x.l.timing.cause)
 				return
 			}
 			x.meet(r.posting)
