@@ -6,3 +6,6 @@ func EarlyGroups(l *Local) int {
 	defer l.p.mu.Unlock()
 	return len(l.p.outside.early)
 }
+
+// RaceEnabled is raceEnabled for tests outside the package.
+const RaceEnabled = raceEnabled
