@@ -20,6 +20,11 @@ func (h *hub) overflow(rd *round) error {
 	if !ok || c.Op.Kind != kolo.OpSum && c.Op.Kind != kolo.OpProd {
 		return nil
 	}
+	for _, r := range h.mine {
+		if rd.tickets[r].in.Space != kolo.HostSpace {
+			return nil
+		}
+	}
 	size := int64(c.DType.Size())
 	n := rd.tickets[h.mine[0]].in.Len() / size
 	signed := least.Sign() < 0
