@@ -146,7 +146,7 @@ func (l *link) read() {
 	for {
 		b, err := receive(l.s)
 		if err != nil {
-			l.p.hurt(l.peer, fmt.Errorf("its connection has broken: %w", plainly(err)))
+			l.p.hurt(l.peer, fmt.Errorf("its connection has broken, so it has ended or closed it (see its own output): %w", plainly(err)))
 			return
 		}
 		l.seen.Store(time.Now().UnixNano())
