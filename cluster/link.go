@@ -221,14 +221,17 @@ func (l *link) member() *Member { return &l.p.roster.Members[l.peer] }
 func (p *Process) greet(ctx context.Context, peer int) (*link, error) {
 	it := &p.roster.Members[peer]
 	me := &p.roster.Members[p.self]
+	list := candidates(me, it)
+	tried := make([]string, len(list))
 	for {
-		var tried []string
-		for _, a := range candidates(me, it) {
+		for i, a := range list {
 			l, err := p.greetAt(ctx, a, peer)
 			if err == nil {
 				return l, nil
 			}
-			tried = append(tried, fmt.Sprintf("%s: %v", a, err))
+			if tried[i] == "" || ctx.Err() == nil { // that the time was over says nothing of the address
+				tried[i] = fmt.Sprintf("%s: %v", a, err)
+			}
 		}
 		t := time.NewTimer(20 * time.Millisecond)
 		select {

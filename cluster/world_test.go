@@ -104,6 +104,62 @@ func TestEveryCollectiveOverProcesses(t *testing.T) {
 	}
 }
 
+// Calls of one buffer and of several tensors of the same size are done in different
+// ways where the ranks share memory; neither takes the way that was chosen for the other.
+func TestTensorsBesideSingleBuffersOverProcesses(t *testing.T) {
+	lengths := [][]int{{100}, {60, 40}, {100}, {1, 0, 99}, {33, 33, 33, 1}}
+	for _, transport := range []string{"shm", "tcp"} {
+		for _, sizes := range [][]int{{1, 1}, {2, 1, 1}} {
+			t.Run(transport+"/"+strings.Join(strings.Fields(kolo.RankList(ranksOf(sizes))), ""), func(t *testing.T) {
+				worlds := worldsOf(together(t, Config{Transport: transport, Rank: rank.Config{Timeout: 20 * time.Second}}, sizes...))
+				for from := range lengths { // whichever comes first
+					for r, err := range each(worlds, func(w *rank.World) error {
+						g, err := w.NewGroup(rank.GroupConfig{Name: fmt.Sprint("from ", from), Ranks: allRanks(len(worlds))})
+						if err != nil {
+							return err
+						}
+						for _, list := range append(lengths[from:len(lengths):len(lengths)], lengths[:from]...) {
+							if err := reduceTensors(t.Context(), g, list); err != nil {
+								return err
+							}
+						}
+						return g.Close(t.Context())
+					}) {
+						require.NoError(t, err, "rank %d, from %d", r, from)
+					}
+				}
+				closeAll(t, worlds)
+			})
+		}
+	}
+}
+
+// reduceTensors reduces tensors of some lengths, one by AllReduce, and checks them.
+func reduceTensors(ctx context.Context, g *rank.Group, lengths []int) error {
+	total := 0
+	for _, n := range lengths {
+		total += n
+	}
+	whole, want := data(g.Rank(), total), sum(allRanks(g.Size()), total)
+	var list [][]int32
+	for at, k := 0, 0; k < len(lengths); k++ {
+		list = append(list, whole[at:at+lengths[k]])
+		at += lengths[k]
+	}
+	var err error
+	if len(list) == 1 {
+		err = rank.AllReduce(ctx, g, whole, kolo.Sum)
+	} else {
+		err = rank.AllReduceTensors(ctx, g, list, kolo.Sum)
+	}
+	for i := range want {
+		if err == nil && whole[i] != want[i] {
+			err = fmt.Errorf("tensors of %v: element %d is %d, want %d", lengths, i, whole[i], want[i])
+		}
+	}
+	return err
+}
+
 func ranksOf(sizes []int) (list []kolo.Rank) {
 	for _, s := range sizes {
 		list = append(list, kolo.Rank(s))
@@ -277,7 +333,7 @@ func TestProcessThatCannotBeReachedIsNamedWithItsAddresses(t *testing.T) {
 	here := thisHost("")
 	p := &Process{self: 1, roster: &roster{Job: "j", Members: []Member{
 		{Ranks: []kolo.Rank{0}, PID: 7, Host: here, Port: port, Addresses: []string{"127.0.0.2"}}, {Ranks: []kolo.Rank{1}, Host: here}}}}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err = p.greet(ctx, 0)
 	require.ErrorIs(t, err, kolo.ErrDeadline)

@@ -23,6 +23,10 @@ func (f *far) post(rd *round) {
 		if c.Collective != kolo.AllReduce {
 			break
 		}
+		if len(t.tensors) > 0 {
+			err = fmt.Errorf("%w: shared memory between processes takes one buffer a call", kolo.ErrUnsupported)
+			break
+		}
 		if t.in.Space != kolo.HostSpace || t.out.Space != kolo.HostSpace {
 			err = fmt.Errorf("%w: shared memory between processes takes host memory only", kolo.ErrUnsupported)
 			break

@@ -42,6 +42,7 @@ type class struct {
 	dtype      kolo.DType
 	op         kolo.OpKind
 	inPlace    bool
+	board      bool // the medium between processes may do it
 	size       uint8
 }
 
@@ -119,6 +120,7 @@ func (p *plans) algorithm(rd *round) (string, error) {
 // class is the class of a call that is in place on some rank or not.
 func (p *plans) class(c *kolo.Call, inPlace bool) class {
 	return class{collective: c.Collective, dtype: c.DType, op: c.Op.Kind, size: uint8(bits.Len64(uint64(volume(c)))),
+		board:   p.board != nil && boardDoes(c, p.board.Ranks()),
 		inPlace: inPlace && c.Collective.Base() == kolo.AllToAll && p.topo.Medium} // only the medium does it in another way
 }
 
@@ -134,11 +136,12 @@ func volume(c *kolo.Call) int64 {
 	return n
 }
 
-// choose asks plan. The medium moves blocks in any order, so an AllToAll in place,
+// choose asks plan; it looks at nothing of a call but its class, or at what is alike for
+// all calls of a class. The medium moves blocks in any order, so an AllToAll in place,
 // whose blocks trade places, is left to the choreographies, as if there were no medium.
 func (p *plans) choose(c *kolo.Call, inPlace bool) (plan.Choice, error) {
 	t := p.costs()
-	if p.board != nil && boardDoes(c, p.board.Ranks()) {
+	if p.class(c, inPlace).board {
 		return plan.Choose(c, p.board, p.policy)
 	}
 	if inPlace && c.Collective.Base() == kolo.AllToAll && t.Medium {
