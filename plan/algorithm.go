@@ -172,16 +172,29 @@ type Compiled struct {
 // Compile makes the Program of one rank. If it may be shared, the second result
 // is true and For gives the other ranks' from it.
 func Compile(k Key, t *Topology, rank kolo.Rank) (Compiled, bool, error) {
-	a, err := Lookup(k.Algorithm)
+	var w writer
+	p, shared, err := w.program(k, t, rank)
 	if err != nil {
 		return Compiled{}, false, err
 	}
+	return Compiled{Program: p, Successors: NewSuccessors(p)}, shared, nil
+}
+
+// writer makes Programs, the next one with the memory that was used for the last.
+type writer struct{ b builder }
+
+// program is Compile without the reverse lists.
+func (w *writer) program(k Key, t *Topology, rank kolo.Rank) (*Program, bool, error) {
+	a, err := Lookup(k.Algorithm)
+	if err != nil {
+		return nil, false, err
+	}
 	if err := a.Serves(k.Collective, t); err != nil {
-		return Compiled{}, false, err
+		return nil, false, err
 	}
 	n, base := t.Ranks(), k.Collective.Base()
 	if rank < 0 || int(rank) >= n || k.Root < 0 || int(k.Root) >= n || k.Cuts < 0 || k.Cuts > maxCuts {
-		return Compiled{}, false, fmt.Errorf("%w: rank %d, root %d and %d cuts in a group of %d", kolo.ErrArgument, rank, k.Root, k.Cuts, n)
+		return nil, false, fmt.Errorf("%w: rank %d, root %d and %d cuts in a group of %d", kolo.ErrArgument, rank, k.Root, k.Cuts, n)
 	}
 	r := request{collective: base, ranks: n, rank: rank, root: k.Root, inPlace: k.InPlace,
 		scale: k.Scale && a != fabric, parts: a.parts(base, n), cuts: 1}
@@ -196,18 +209,17 @@ func Compile(k Key, t *Topology, rank kolo.Rank) (Compiled, bool, error) {
 	if shared {
 		r.rank = 0
 	}
-	b := newBuilder(a.Name, r)
+	w.b.begin(a.Name, r)
 	if n > 1 || a == fabric {
-		a.write(b, t)
+		a.write(&w.b, t)
 	} else {
-		b.alone()
+		w.b.alone()
 	}
-	p := b.finish()
-	c := Compiled{Program: p, Successors: NewSuccessors(p)}
+	p := w.b.finish()
 	if shared {
-		return c.For(rank), true, nil
+		p = p.rotated(rank)
 	}
-	return c, false, nil
+	return p, shared, nil
 }
 
 // For is the Program of rank r, from one that Compile said may be shared.

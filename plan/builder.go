@@ -59,17 +59,30 @@ type request struct {
 
 // newBuilder starts the Program of one rank.
 func newBuilder(algorithm string, r request) *builder {
+	b := &builder{}
+	b.begin(algorithm, r)
+	return b
+}
+
+// begin starts the Program of one rank. What was made before keeps what it holds; the
+// other lists are used again.
+func (b *builder) begin(algorithm string, r request) {
 	p := &Program{Collective: r.collective, Algorithm: algorithm, Rank: r.rank, Ranks: r.ranks,
 		Root: r.root, InPlace: r.inPlace, Chunks: 1, Parts: r.parts}
-	b := &builder{p: p, cuts: r.cuts}
+	if b.p != nil { // likely as long as the last
+		p.Steps = make([]Step, 0, len(b.p.Steps))
+		b.peers, b.spans, b.after = make([]kolo.Rank, 0, len(b.peers)), make([]Span, 0, len(b.spans)), make([]int32, 0, len(b.after))
+	}
+	b.p, b.cuts = p, r.cuts
+	b.write, b.read, b.reads, b.seen, b.wait = b.write[:0], b.read[:0], b.reads[:0], b.seen[:0], b.wait[:0]
 	switch r.collective {
 	case kolo.AllGather, kolo.ReduceScatter, kolo.Gather, kolo.Scatter, kolo.AllToAll:
 		p.Chunks = r.ranks
 	}
 	n := p.Chunks * p.Parts
-	b.loc, b.home = make([]place, n), make([]place, n)
-	for i := range n {
-		b.loc[i], b.home[i] = nowhere, nowhere
+	b.loc, b.home = b.loc[:0], b.home[:0]
+	for range n {
+		b.loc, b.home = append(b.loc, nowhere), append(b.home, nowhere)
 	}
 	b.place(r)
 	b.base[Out] = p.Blocks[In]
@@ -78,14 +91,14 @@ func newBuilder(algorithm string, r request) *builder {
 	if r.scale {
 		b.scaleOwn()
 	}
-	return b
 }
 
 // growScratch gives the Program n blocks of scratch.
 func (b *builder) growScratch(n int) {
 	b.p.Blocks[Scratch] = n
-	more := slices.Repeat([]int32{-1}, max(0, b.base[Scratch]+n-len(b.write)))
-	b.write, b.read = append(b.write, more...), append(b.read, more...)
+	for len(b.write) < b.base[Scratch]+n {
+		b.write, b.read = append(b.write, -1), append(b.read, -1)
+	}
 }
 
 // place sets the buffers of the collective: where each block is at first and

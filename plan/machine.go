@@ -1,6 +1,9 @@
 package plan
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Machine runs one Program: it says which steps may begin and takes note of
 // those that have ended. It has no clock and calls nothing back. One owner at a
@@ -41,13 +44,15 @@ const window = 8
 
 // NewSuccessors makes the reverse lists of p.
 func NewSuccessors(p *Program) *Successors {
-	n := len(p.Steps)
+	n, peers := len(p.Steps), 0
+	for i := range p.Steps {
+		peers += len(p.Steps[i].Peers)
+	}
 	s := &Successors{first: make([]int32, n+1), wait: make([]int32, n), ffirst: make([]int32, n+1),
-		nfirst: make([]int32, n)}
-	type pair struct{ a, b int32 }
-	var order, held []pair
-	last := map[connection][]int32{}
-	total := 0
+		nfirst: make([]int32, n), number: make([]uint32, 0, peers)}
+	ends := newEnds(p, peers)
+	before := make([]int32, 0, 2*peers) // for each message: the step before it at this end, and the one a window before it; -1 none
+	total, order := 0, 0
 	for i := range p.Steps {
 		st := &p.Steps[i]
 		s.wait[i] = int32(len(st.After))
@@ -57,45 +62,49 @@ func NewSuccessors(p *Program) *Successors {
 			s.first[a+1]++
 		}
 		for _, q := range st.Peers {
-			c := connection{send: st.Op == Send, peer: int32(q), lane: st.Lane}
-			seen := last[c]
-			if k := len(seen) - 1; k >= 0 {
-				order = append(order, pair{seen[k], int32(i)})
+			number, last, late := ends.of(connection{send: st.Op == Send, peer: int32(q), lane: st.Lane}).add(int32(i))
+			if last >= 0 {
 				s.wait[i]++
-				s.ffirst[seen[k]+1]++
+				s.ffirst[last+1]++
+				order++
 			}
-			if k := len(seen) - window; k >= 0 {
-				held = append(held, pair{seen[k], int32(i)})
+			if late >= 0 {
 				s.wait[i]++
-				s.first[seen[k]+1]++
+				s.first[late+1]++
 				total++
 			}
-			s.number = append(s.number, uint32(len(seen)))
-			last[c] = append(seen, int32(i))
+			s.number, before = append(s.number, number), append(before, last, late)
 		}
 	}
-	s.next, s.follow = make([]int32, total), make([]int32, len(order))
+	s.next, s.follow = make([]int32, total), make([]int32, order)
+	s.fill(p, before)
+	return s
+}
+
+// fill writes next and follow, whose sizes are in first and ffirst.
+func (s *Successors) fill(p *Program, before []int32) {
+	n := len(p.Steps)
 	for i := range n {
 		s.first[i+1] += s.first[i]
 		s.ffirst[i+1] += s.ffirst[i]
 	}
-	fill := append([]int32(nil), s.first[:n]...)
-	for i := range p.Steps {
-		for _, a := range p.Steps[i].After {
-			s.next[fill[a]] = int32(i)
-			fill[a]++
+	next, follow := slices.Clone(s.first[:n]), slices.Clone(s.ffirst[:n])
+	put := func(list, at []int32, a int32, i int) {
+		if a >= 0 {
+			list[at[a]] = int32(i)
+			at[a]++
 		}
 	}
-	for _, h := range held {
-		s.next[fill[h.a]] = h.b
-		fill[h.a]++
+	for i := range p.Steps {
+		for _, a := range p.Steps[i].After {
+			put(s.next, next, a, i)
+		}
+		for range p.Steps[i].Peers {
+			put(s.follow, follow, before[0], i)
+			put(s.next, next, before[1], i)
+			before = before[2:]
+		}
 	}
-	ffill := append([]int32(nil), s.ffirst[:n]...)
-	for _, o := range order {
-		s.follow[ffill[o.a]] = o.b
-		ffill[o.a]++
-	}
-	return s
 }
 
 // connection is one end of a FIFO of steps.
@@ -103,6 +112,72 @@ type connection struct {
 	send bool
 	peer int32
 	lane uint8
+}
+
+// end is how far a connection has come.
+type end struct {
+	count uint32
+	steps [window]int32 // the last ones, by their number modulo window
+}
+
+// add makes step the next one of the connection: its number, the step before it and the
+// one that is window before it, -1 where there is none.
+func (e *end) add(step int32) (number uint32, last, late int32) {
+	number, last, late = e.count, -1, -1
+	if number > 0 {
+		last = e.steps[(number-1)%window]
+	}
+	if number >= window {
+		late = e.steps[number%window]
+	}
+	e.steps[number%window] = step
+	e.count++
+	return number, last, late
+}
+
+// ends finds the connections of one rank.
+type ends struct {
+	ranks int
+	dense []int32              // 1 + index in list, by lane, direction and peer; nil: there are few for so many ranks
+	other map[connection]int32 // those that are not in dense
+	list  []end
+}
+
+func newEnds(p *Program, messages int) *ends {
+	lanes := 0
+	for i := range p.Steps {
+		lanes = max(lanes, int(p.Steps[i].Lane)+1)
+	}
+	e := &ends{ranks: p.Ranks, other: map[connection]int32{}}
+	if size := 2 * lanes * p.Ranks; size <= 8*messages {
+		e.dense = make([]int32, size)
+	}
+	return e
+}
+
+func (e *ends) of(c connection) *end {
+	at := 2*int(c.lane)*e.ranks + int(c.peer)
+	if c.send {
+		at += e.ranks
+	}
+	inside := c.peer >= 0 && int(c.peer) < e.ranks && at < len(e.dense)
+	k := int32(0)
+	if inside {
+		k = e.dense[at]
+	} else {
+		k = e.other[c]
+	}
+	if k > 0 {
+		return &e.list[k-1]
+	}
+	e.list = append(e.list, end{})
+	k = int32(len(e.list))
+	if inside {
+		e.dense[at] = k
+	} else {
+		e.other[c] = k
+	}
+	return &e.list[k-1]
 }
 
 // Reset starts a run of p, whose reverse lists are s.

@@ -1,9 +1,11 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -416,4 +418,57 @@ func tryMutant(t *testing.T, k Key, topo *Topology, programs []*Program, m mutat
 		t.Errorf("%s: refused for a race that is none: %v", what, err)
 	}
 	return what, false
+}
+
+// What is concluded from rank 0 for all ranks that share its steps is what a look at each
+// rank finds.
+func TestSharedStepsAreJudgedLikeOwn(t *testing.T) {
+	const perMutation = 4
+	verdict := func(k Key, programs []*Program) string {
+		report, err := Verify(k, programs)
+		if f := (*Fault)(nil); errors.As(err, &f) {
+			return f.Check.String()
+		}
+		return fmt.Sprint(report)
+	}
+	found := map[string]int{}
+	for _, n := range []int{3, 6, 8} {
+		topo := OneServer(n)
+		for _, a := range Algorithms() {
+			for _, c := range kolo.Collectives() {
+				if a == fabric || a.Serves(c, topo) != nil || !a.shared(c.Base()) {
+					continue
+				}
+				for _, k := range keys(a, c, n) {
+					programs, err := Programs(k, topo)
+					require.NoError(t, err)
+					rng := rand.New(rand.NewPCG(uint64(n), uint64(c)))
+					for _, m := range mutations {
+						for range perMutation {
+							p := unshared(programs[0])
+							if m.name == "message dropped" || m.change(rng, []*Program{p}, 0, rng.IntN(len(p.Steps))) == "" {
+								continue
+							}
+							shared, own := make([]*Program, n), make([]*Program, n)
+							for r := range n {
+								shared[r] = p.rotated(kolo.Rank(r))
+								own[r] = unshared(shared[r])
+							}
+							want := verdict(k, own)
+							kind, _, right := strings.Cut(want, "{")
+							if right {
+								kind = "none"
+							}
+							found[kind]++
+							if got := verdict(k, shared); got != want {
+								t.Errorf("%+v of %d ranks, %s: %s instead of %s", k, n, m.name, got, want)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	t.Logf("%v", found)
+	require.Len(t, found, 6, "too few kinds of faults")
 }

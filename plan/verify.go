@@ -73,17 +73,18 @@ func (f *Fault) Error() string { return "plan: " + f.Check.String() + ": " + f.T
 // Programs compiles the Program of every rank of t. Where they may be shared, they are.
 func Programs(k Key, t *Topology) ([]*Program, error) {
 	out := make([]*Program, t.Ranks())
+	var w writer
 	for r := range out {
-		c, shared, err := Compile(k, t, kolo.Rank(r))
+		p, shared, err := w.program(k, t, kolo.Rank(r))
 		if err != nil {
 			return nil, err
 		}
-		out[r] = c.Program
+		out[r] = p
 		if !shared {
 			continue
 		}
 		for q := range out {
-			out[q] = c.For(kolo.Rank(q)).Program
+			out[q] = p.rotated(kolo.Rank(q))
 		}
 		break
 	}
@@ -124,7 +125,11 @@ func (c *choreography) prove(v *values) ([]event, Report, error) {
 	if c.fabric() {
 		return nil, report, c.checkFabric()
 	}
+	alike := c.turned()
 	for r := range c.programs {
+		if alike && r > 0 {
+			break
+		}
 		if err := c.checkSteps(r); err != nil {
 			return nil, Report{}, err
 		}
@@ -359,8 +364,17 @@ func (c *choreography) stepName(step int32) string { return c.name(c.local(step)
 func (c *choreography) slots(dst []int32, r int, spans []Span) []int32 {
 	p := c.programs[r]
 	for _, s := range spans {
-		base := c.base[r][s.Buf]
-		p.At(s, func(block int) { dst = append(dst, int32(base+block)) })
+		base, n := int32(c.base[r][s.Buf]), int32(p.Blocks[s.Buf])
+		s = p.Span(s)
+		at, stride := s.Off, s.Stride%n
+		for range s.N {
+			dst = append(dst, base+at)
+			if at += stride; at >= n {
+				at -= n
+			} else if at < 0 {
+				at += n
+			}
+		}
 	}
 	return dst
 }

@@ -1,10 +1,27 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/kolo-ccl/kolo"
 )
+
+// turned says that all Programs are that of rank 0, rotated, so that what holds for it
+// holds for all.
+func (c *choreography) turned() bool {
+	p := c.programs[0]
+	if p.Blocks[Scratch] != p.Chunks*p.Parts {
+		return false
+	}
+	for r, q := range c.programs {
+		if len(p.Steps) == 0 || len(q.Steps) != len(p.Steps) || &q.Steps[0] != &p.Steps[0] ||
+			q.shift != r || q.Blocks != p.Blocks || q.Even != p.Even || q.Like != nil || p.Like != nil {
+			return false
+		}
+	}
+	return true
+}
 
 // checkSteps looks at the Program of one rank alone.
 func (c *choreography) checkSteps(r int) error {
@@ -169,8 +186,12 @@ func (c *choreography) match() error {
 		return err
 	}
 	var a, b []int32
+	alike := c.turned()
 	for m := range c.sender {
 		r, i := c.local(c.sender[m])
+		if alike && r > 0 {
+			continue // what rank 0 sends, turned
+		}
 		q, j := c.local(c.receiver[m])
 		a = c.slots(a[:0], r, c.programs[r].Steps[i].Src)
 		b = c.slots(b[:0], q, c.programs[q].Steps[j].Dst)
@@ -192,49 +213,106 @@ type line struct {
 	lane     uint8
 }
 
+func (l line) compare(m line) int {
+	return cmp.Or(cmp.Compare(l.from, m.from), cmp.Compare(l.to, m.to), cmp.Compare(l.lane, m.lane))
+}
+
 // connect numbers the messages.
 func (c *choreography) connect() error {
-	number := map[line]int32{}
-	var lines []line
-	var sent, taken []int32 // by connection
-	peers := 0
+	peers, lanes := 0, 1
 	for _, p := range c.programs {
 		for i := range p.Steps {
 			peers += len(p.Steps[i].Peers)
+			lanes = max(lanes, int(p.Steps[i].Lane)+1)
 		}
 	}
-	c.ends, c.message = make([]int32, 1, len(c.owner)+1), make([]int32, 0, peers)
-	for r, p := range c.programs {
-		for i := range p.Steps {
-			s := &p.Steps[i]
-			for _, q := range s.Peers {
-				l := line{kolo.Rank(r), p.Peer(q), s.Lane}
-				if s.Op != Send {
+	c.ends, c.message = make([]int32, 1, len(c.owner)+1), make([]int32, peers)
+	for i := range c.owner {
+		c.ends = append(c.ends, c.ends[i]+int32(len(c.step(int32(i)).Peers)))
+	}
+	x := &lines{c: c, number: make([]int32, lanes*len(c.programs)), lanes: lanes}
+	for r := range c.programs {
+		x.walk(r, true)
+	}
+	into := x.into()
+	for r := range c.programs {
+		clear(x.number)
+		for _, k := range into[r] {
+			x.number[int(x.list[k].from)*lanes+int(x.list[k].lane)] = k + 1
+		}
+		x.walk(r, false)
+	}
+	odd := -1
+	for k, l := range x.list {
+		if x.sent[k] != x.taken[k] && (odd < 0 || l.compare(x.list[odd]) < 0) {
+			odd = k
+		}
+	}
+	if odd >= 0 {
+		return c.unmatched(x.list[odd], int32(odd), x.sent[odd], x.taken[odd])
+	}
+	c.number(x.sent)
+	return nil
+}
+
+// lines finds the connections.
+type lines struct {
+	c           *choreography
+	list        []line
+	sent, taken []int32 // by connection: messages at its two ends
+	lanes       int
+	number      []int32 // of the rank at hand, by peer and lane: 1 + connection; 0 none yet
+}
+
+// walk notes the connection of each message at one end of those of rank r. The sending
+// ends come first, rank by rank.
+func (x *lines) walk(r int, sends bool) {
+	c, p := x.c, x.c.programs[r]
+	if sends {
+		clear(x.number)
+	}
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if (s.Op == Send) != sends {
+			continue
+		}
+		at := c.ends[c.first[r]+int32(i)]
+		for k, q := range s.Peers {
+			peer := p.Peer(q)
+			place := &x.number[int(peer)*x.lanes+int(s.Lane)]
+			if *place == 0 {
+				l := line{kolo.Rank(r), peer, s.Lane}
+				if !sends {
 					l.from, l.to = l.to, l.from
 				}
-				k, ok := number[l]
-				if !ok {
-					k = int32(len(lines))
-					number[l], lines = k, append(lines, l)
-					sent, taken = append(sent, 0), append(taken, 0)
-				}
-				if s.Op == Send {
-					sent[k]++
-				} else {
-					taken[k]++
-				}
-				c.message = append(c.message, k)
+				x.list, x.sent, x.taken = append(x.list, l), append(x.sent, 0), append(x.taken, 0)
+				*place = int32(len(x.list))
 			}
-			c.ends = append(c.ends, int32(len(c.message)))
+			if sends {
+				x.sent[*place-1]++
+			} else {
+				x.taken[*place-1]++
+			}
+			c.message[at+int32(k)] = *place - 1
 		}
 	}
-	for k, l := range lines {
-		if sent[k] != taken[k] {
-			return c.unmatched(l, int32(k), sent[k], taken[k])
-		}
+}
+
+// into is, for each rank, the connections to it.
+func (x *lines) into() [][]int32 {
+	count := make([]int, len(x.c.programs))
+	for _, l := range x.list {
+		count[l.to]++
 	}
-	c.number(sent)
-	return nil
+	all, out := make([]int32, 0, len(x.list)), make([][]int32, len(count))
+	for r, n := range count {
+		out[r] = all[len(all) : len(all) : len(all)+n]
+		all = all[:len(all)+n]
+	}
+	for k, l := range x.list {
+		out[l.to] = append(out[l.to], int32(k))
+	}
+	return out
 }
 
 // number turns connections in c.message into messages. sent is how many messages
