@@ -28,6 +28,7 @@
 //	rank             the user's API: World, Group, Work, every collective, Run
 //	cluster          ranks of several processes: rendezvous, links, heartbeats
 //	npu, npu/sim     devices and streams; a simulated NPU
+//	npu/driver       what a driver of devices is built on
 //	npu/ascend       NPUs through AscendCL, bound at run time
 //	pipeline         communication behind computation: chunks, gradient buckets
 //	trace            what happened when, as a trace for viewers and as a picture

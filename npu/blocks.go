@@ -18,6 +18,9 @@ type Block struct {
 	Addr uint64
 	Size int64
 	Data []byte // the bytes, where the device is simulated
+	Own  any    // the driver's
+	// Imported says that the memory is of another process, and not given back by Free.
+	Imported bool
 
 	holds int
 	user  string

@@ -26,5 +26,6 @@
 // the error if there is one.
 //
 // Order, Arena and Blocks are the rules as plain data structures, for drivers. They
-// have no clock, no lock and no goroutine.
+// have no clock, no lock and no goroutine. Package driver makes of them what a driver
+// is built on.
 package npu

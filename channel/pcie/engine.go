@@ -226,9 +226,8 @@ func (l *lane) prepare() bool {
 		l.s.fail(l.err)
 		return false
 	}
-	folds := l.s.job.Op.Kind == kolo.OpAvg || l.s.job.Op.Kind == kolo.OpPreMulSum
 	switch {
-	case l.step == stepIn && (folds || len(l.part.Src) > 1):
+	case l.step == stepIn && !l.s.job.Op.Copies(len(l.part.Src)):
 		l.step = stepFold
 	case l.step == stepIn || l.step == stepFold:
 		l.step = stepOut

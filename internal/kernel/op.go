@@ -78,7 +78,7 @@ func (o Op) Accumulate(dst, a []byte) {
 // unequal lengths.
 func (o Op) Spread(dsts, srcs [][]byte) {
 	n := o.length(dsts, srcs)
-	if len(srcs) == 1 && o.copies() {
+	if o.Copies(len(srcs)) {
 		for _, d := range dsts {
 			copy(d, srcs[0])
 		}
@@ -92,9 +92,9 @@ func (o Op) Spread(dsts, srcs [][]byte) {
 	}
 }
 
-// copies says whether the result of a single source is that source.
-func (o Op) copies() bool {
-	return o.Kind != kolo.OpAvg && o.Kind != kolo.OpPreMulSum
+// Copies says whether the result of so many sources is the only one of them.
+func (o Op) Copies(sources int) bool {
+	return sources == 1 && o.Kind != kolo.OpAvg && o.Kind != kolo.OpPreMulSum
 }
 
 // length is the length in bytes that all the slices have.

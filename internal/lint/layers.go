@@ -109,6 +109,11 @@ var layers = []*layer{
 		{root, "memory and errors"},
 		{"actor", "the device actor"},
 	}},
+	{name: "npu/driver", imports: []edge{
+		{root, "memory and errors"},
+		{"npu", "the interfaces of devices, and the order of streams"},
+		{"channel", "the devices of a driver are an Engine that moves their memory"},
+	}},
 	{name: "npu/nputest", is: kit, goes: []string{"*"}, imports: []edge{
 		{root, "memory and errors"},
 		{"actor", "the device actor"},
@@ -117,6 +122,7 @@ var layers = []*layer{
 	{name: "npu/sim", goes: []string{"*"}, imports: []edge{
 		{root, "memory and errors"},
 		{"npu", "the driver interface and registry"},
+		{"npu/driver", "what all drivers of devices have in common"},
 		{"internal/kernel", "a simulated device computes on the host"},
 		{"channel", "a cluster of simulated devices is the Engine that moves their memory, in simulated time"},
 		{"trace", "the spans of a timeline"},
@@ -124,6 +130,7 @@ var layers = []*layer{
 	{name: "npu/ascend", is: raw, goes: []string{"*"}, imports: []edge{
 		{root, "memory and errors"},
 		{"npu", "the driver interface and registry"},
+		{"npu/driver", "what all drivers of devices have in common"},
 		{"internal/kernel", "what an NPU does not fold is folded on the host"},
 		{"channel", "the devices of a driver are the Engine that moves their memory"},
 	}},

@@ -4,8 +4,8 @@ package ascend
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -13,28 +13,17 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/npu"
+	"github.com/kolo-ccl/kolo/npu/driver"
 )
 
 // device is an NPU that is open. What is below "thread" belongs to its thread; the
-// rest is guarded by the driver's lock.
+// rest is guarded by the core's lock.
 type device struct {
+	*driver.Device
 	v     *Driver
 	index int
-	info  npu.Info
 
-	blocks   npu.Blocks
-	raw      map[uint64]uintptr // what aclrtMalloc gave, by address
-	keys     map[uint64][]byte  // of memory of other processes, by address
-	used     int64
-	streams  []*stream // that are not closed
-	handles  int       // events and notifies that are not closed
-	made     int       // streams ever
-	users    int       // tasks on the device, of any stream, that have to do with its memory
 	events   []uintptr // of AscendCL, to be used again
-	lost     error
-	closing  bool // nothing more may begin
-	closed   bool
-	idle     []chan struct{} // closed when nothing is in flight
 	commands []func()
 	calls    []func()
 	ending   bool // commands and calls end when they are empty
@@ -50,6 +39,8 @@ type device struct {
 	reported  chan struct{} // closed when the report thread has ended
 	stop      chan struct{} // closed when it is to end
 	stopping  atomic.Bool
+	name      string
+	memory    int64
 	canReach  []bool
 	links     []uint64
 	peers     map[int]bool // that access was enabled to
@@ -67,48 +58,37 @@ const (
 	scratchSize = bounceSize
 )
 
-func newDevice(v *Driver, index int) *device {
-	return &device{v: v, index: index, raw: map[uint64]uintptr{}, keys: map[uint64][]byte{}, peers: map[int]bool{}, alive: map[uintptr]bool{},
+func newDevice(v *Driver, d *driver.Device) *device {
+	return &device{Device: d, v: v, index: d.Index(), peers: map[int]bool{}, alive: map[uintptr]bool{},
 		work: make(chan struct{}, 1), serve: make(chan struct{}, 1), ended: make(chan struct{}), reported: make(chan struct{}), stop: make(chan struct{})}
 }
 
-func (d *device) Info() npu.Info { return d.info }
+// own is this driver's part of a device, nil for the host.
+func own(d *driver.Device) *device {
+	if d == nil {
+		return nil
+	}
+	return d.Hooks().(*device)
+}
 
-func (d *device) Alloc(size int64) (kolo.Memory, error) {
-	v := d.v
-	v.mu.Lock()
-	err := d.trouble()
-	switch {
-	case err != nil:
-	case size <= 0:
-		err = fmt.Errorf("%w: %d bytes asked for", kolo.ErrArgument, size)
-	case d.info.Memory > 0 && size > d.info.Memory-d.used, size > math.MaxInt64-2*npu.Alignment:
-		err = fmt.Errorf("%w: %d bytes asked for, %d of %d are used by this process", npu.ErrMemory, size, d.used, d.info.Memory)
-	default:
-		d.used += size
-	}
-	v.mu.Unlock()
-	if err != nil {
-		return kolo.Memory{}, d.error("alloc", err)
-	}
+// allocation is what AscendCL knows a block by.
+type allocation struct {
+	raw uintptr // what aclrtMalloc gave
+	key []byte  // or the key of memory of another process
+}
+
+// Alloc asks the device for memory.
+func (d *device) Alloc(size int64) (*npu.Block, error) {
 	var raw uintptr
 	var addr uint64
-	err = d.do(func() (err error) {
+	err := d.do(func() (err error) {
 		raw, addr, err = d.malloc(size)
 		return err
 	}, func() { _ = d.v.lib.call(fnFree, raw) }) // nobody has used it
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if err == nil && d.closed {
-		err = d.trouble() // and the memory has gone with the device
-	}
 	if err != nil {
-		d.used -= size
-		return kolo.Memory{}, d.error("alloc", err)
+		return nil, err
 	}
-	d.blocks.Add(&npu.Block{Addr: addr, Size: size})
-	d.raw[addr] = raw
-	return kolo.Memory{Space: d.info.Space, Addr: addr, Size: size}, nil
+	return &npu.Block{Addr: addr, Size: size, Own: allocation{raw: raw}}, nil
 }
 
 // malloc asks for memory at a multiple of npu.Alignment, which AscendCL promises less
@@ -125,113 +105,32 @@ func (d *device) malloc(size int64) (raw uintptr, addr uint64, err error) {
 	return raw, (uint64(raw) + npu.Alignment - 1) &^ (npu.Alignment - 1), err
 }
 
-func (d *device) Free(m kolo.Memory) error {
-	v := d.v
-	v.mu.Lock()
-	var err error
-	var raw uintptr
-	switch {
-	case d.closed:
-		err = d.trouble()
-	case m.Space != d.info.Space:
-		err = fmt.Errorf("%w: the memory is of space %d, this device's is %d", npu.ErrForeign, m.Space, d.info.Space)
-	default:
-		if d.keys[m.Addr] != nil {
-			err = fmt.Errorf("%w: the memory is another process's; Unimport it", kolo.ErrArgument)
-		} else if _, err = d.blocks.Remove(m); err == nil {
-			raw = d.raw[m.Addr]
-			delete(d.raw, m.Addr)
-			d.used -= m.Size
-		}
+// Free gives memory back. Of a device that is lost nothing is left to give.
+func (d *device) Free(b *npu.Block) error {
+	if !d.usable() {
+		return nil
 	}
-	gone := d.lost != nil
-	v.mu.Unlock()
-	if err == nil && !gone {
-		err = d.do(func() error { return v.lib.call(fnFree, raw) }, nil)
-	}
-	if err != nil {
-		return d.error("free", err)
-	}
-	return nil
+	return d.do(func() error { return d.v.lib.call(fnFree, b.Own.(allocation).raw) }, nil)
 }
 
-func (d *device) NewStream(cfg npu.StreamConfig) (npu.Stream, error) {
-	s := &stream{d: d, priority: cfg.Priority}
-	if err := d.newStream(s, cfg.Name); err != nil {
-		return nil, d.error("new stream", err)
+// NewStream makes a stream of AscendCL.
+func (d *device) NewStream(s *driver.Stream) (driver.StreamHooks, error) {
+	x := &stream{Stream: s, d: d}
+	if err := d.do(x.create, x.destroy); err != nil {
+		return nil, err
 	}
-	return s, nil
-}
-
-func (d *device) newStream(s *stream, name string) error {
-	v := d.v
-	v.mu.Lock()
-	err := d.trouble()
-	if err == nil && len(d.streams) >= maxStreams {
-		err = fmt.Errorf("%w: %d streams are open; close some", kolo.ErrLimit, len(d.streams))
-	}
-	if s.name = name; name == "" {
-		s.name = fmt.Sprintf("stream %d", d.made)
-	}
-	s.who = fmt.Sprintf("stream %q of device %d", s.name, d.index)
-	d.made++
-	v.mu.Unlock()
-	if err == nil {
-		err = d.do(s.create, s.destroy)
-	}
-	if err != nil {
-		return err
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if d.closed {
-		return d.trouble()
-	}
-	d.streams = append(d.streams, s)
-	return nil
-}
-
-func (d *device) NewEvent(name string) (npu.Event, error) {
-	d.v.mu.Lock()
-	defer d.v.mu.Unlock()
-	if err := d.newHandle(); err != nil {
-		return nil, d.error("new event", err)
-	}
-	return &event{d: d, mark: npu.Mark{Name: name}}, nil
-}
-
-func (d *device) NewNotify(name string) (npu.Notify, error) {
-	d.v.mu.Lock()
-	defer d.v.mu.Unlock()
-	if err := d.newHandle(); err != nil {
-		return nil, d.error("new notify", err)
-	}
-	return &notify{d: d, flag: npu.Flag{Name: name}}, nil
-}
-
-func (d *device) newHandle() error {
-	if err := d.trouble(); err != nil {
-		return err
-	}
-	if d.handles >= maxHandles {
-		return fmt.Errorf("%w: %d events and notifies are open; close some", kolo.ErrLimit, d.handles)
-	}
-	d.handles++
-	return nil
+	return x, nil
 }
 
 // Edge has no figures: AscendCL does not declare any.
-func (d *device) Edge(s kolo.Space) (kolo.Edge, bool) {
-	d.v.mu.Lock()
-	defer d.v.mu.Unlock()
-	p := d.v.spaces[s]
+func (d *device) Edge(peer *driver.Device) (kolo.Edge, bool) {
+	p := own(peer)
 	switch {
-	case d.closed || d.closing:
-	case s == kolo.HostSpace:
+	case p == nil:
 		return kolo.Edge{Link: kolo.LinkPCIe}, true
 	case p == d:
 		return kolo.Edge{Link: kolo.LinkSelf}, true
-	case p != nil && d.canReach[p.index]:
+	case d.canReach[p.index]:
 		return kolo.Edge{Link: linkOf(d.links[p.index])}, true
 	}
 	return kolo.Edge{}, false
@@ -249,75 +148,63 @@ func linkOf(bits uint64) kolo.Link {
 	return kolo.LinkHCCS
 }
 
-func (d *device) Health() npu.Health {
-	d.v.mu.Lock()
-	defer d.v.mu.Unlock()
-	h := npu.Health{Err: d.trouble(), Streams: len(d.streams), Buffers: len(d.blocks.All()), Used: d.used}
-	for _, s := range d.streams {
-		h.Tasks += s.queue.Len()
-	}
-	return h
-}
-
-func (d *device) Abort(cause error) {
-	d.v.enter()
-	defer d.v.leave()
-	d.abort(cause)
-}
-
-func (d *device) abort(cause error) {
-	for _, s := range d.streams {
-		s.abort(cause)
+// Cut ends what streams of other devices have in flight with a device.
+func (d *device) Cut(cause error) {
+	for _, p := range d.v.core.Opened() {
+		if p == d.Device || p.Hooks() == nil {
+			continue
+		}
+		for _, x := range p.Streams() {
+			s := streamOf(x)
+			if slices.ContainsFunc(s.flight, func(k *task) bool { return slices.Contains(k.Parts, d.Device) }) {
+				s.d.push(func() { s.breakDown(cause) })
+			}
+		}
 	}
 }
 
-func (d *device) Close(ctx context.Context) error {
-	v := d.v
-	v.enter()
-	if d.closed {
-		v.leave()
-		return d.end(ctx)
+// Lose ends what the device has, and what others have with it.
+func (d *device) Lose(cause error) {
+	for _, x := range d.Streams() {
+		streamOf(x).resolve(allOfThem, cause)
 	}
-	if !d.closing {
-		d.closing = true
-		cause := d.error("close", kolo.ErrClosed)
-		if d.lost == nil {
-			d.abort(cause)
-		}
-		v.cut(d, cause)
+	d.Cut(cause)
+}
+
+// lose notes that the device cannot be relied on: everything on it ends, now.
+func (d *device) lose(cause error) {
+	d.v.core.Enter()
+	defer d.v.core.Leave()
+	d.Device.Lose(cause)
+}
+
+// loses says whether an error of the library tells that the device is lost; then it is.
+func (d *device) loses(err error) bool {
+	if !errors.Is(err, npu.ErrLost) {
+		return false
 	}
-	quiet := make(chan struct{})
-	d.idle = append(d.idle, quiet)
-	d.settle()
-	v.leave()
-	select {
-	case <-quiet:
-	case <-ctx.Done():
-		select {
-		case <-quiet: // there was nothing to wait for
-		default:
-			return d.error("close", fmt.Errorf("%w: waiting for what runs: %w", kolo.ErrCanceled, ctx.Err()))
-		}
-	}
-	v.enter()
-	if !d.closed {
-		d.closed = true
-		delete(v.spaces, d.info.Space)
-		for _, s := range d.streams {
-			s.closed = true
-		}
-		d.push(d.finish)
-	}
-	v.leave()
-	return d.end(ctx)
+	d.lose(err)
+	return true
+}
+
+// usable says whether the library may still be asked about the device.
+func (d *device) usable() bool {
+	d.v.core.Lock()
+	defer d.v.core.Unlock()
+	return d.Lost() == nil
+}
+
+// Finish has the device's thread give everything back.
+func (d *device) Finish(streams []*driver.Stream, blocks []*npu.Block) {
+	d.push(func() { d.finish(streams, blocks) })
 }
 
 // grace is how long the end of a device may take, whatever the context says: nothing
 // is waited for in it but the library.
 const grace = 5 * time.Second
 
-// end waits until the device is given back.
-func (d *device) end(ctx context.Context) error {
+// Wait waits until the device is given back.
+func (d *device) Wait(ctx context.Context) error {
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {
@@ -329,70 +216,7 @@ func (d *device) end(ctx context.Context) error {
 	case <-d.ended:
 		return nil
 	case <-ctx.Done():
-		return d.error("close", fmt.Errorf("%w: the library does not give the device back: %w", kolo.ErrCanceled, ctx.Err()))
-	}
-}
-
-// settle tells who waits that nothing is in flight. v.mu is held.
-func (d *device) settle() {
-	if len(d.idle) == 0 || d.users > 0 || slices.ContainsFunc(d.streams, func(s *stream) bool { return !s.queue.Idle() }) {
-		return
-	}
-	for _, c := range d.idle {
-		close(c)
-	}
-	d.idle = nil
-}
-
-// cut ends what streams of other devices have in flight with a device. v.mu is held.
-func (v *Driver) cut(d *device, cause error) {
-	for _, p := range v.open {
-		if p == nil || p == d {
-			continue
-		}
-		for _, s := range p.streams {
-			if slices.ContainsFunc(s.flight, func(k *task) bool { return slices.Contains(k.parts, d) }) {
-				p.push(func() { s.breakDown(cause) })
-			}
-		}
-	}
-}
-
-// lose notes that the device cannot be relied on: everything on it ends, now.
-func (d *device) lose(cause error) {
-	v := d.v
-	v.enter()
-	defer v.leave()
-	if d.lost != nil || d.closed {
-		return
-	}
-	d.lost = d.error("lose", fmt.Errorf("%w: %w", npu.ErrLost, cause))
-	for _, s := range d.streams {
-		s.resolve(math.MaxUint64, d.lost)
-		v.order.Fail(&s.queue, d.lost)
-	}
-	v.cut(d, d.lost)
-}
-
-// trouble says why the device cannot be used.
-func (d *device) trouble() error {
-	switch {
-	case d.lost != nil && !d.closed:
-		return d.lost
-	case d.closing:
-		return fmt.Errorf("%w: device %d", kolo.ErrClosed, d.index)
-	}
-	return nil
-}
-
-func (d *device) error(op string, err error) error {
-	return &npu.Error{Op: op, Device: d.index, Err: err}
-}
-
-// leave takes a stream off the list.
-func (d *device) leave(s *stream) {
-	if i := slices.Index(d.streams, s); i >= 0 {
-		d.streams = slices.Delete(d.streams, i, i+1)
+		return d.Error("close", fmt.Errorf("%w: the library does not give the device back: %w", kolo.ErrCanceled, ctx.Err()))
 	}
 }
 

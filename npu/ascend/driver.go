@@ -4,14 +4,13 @@ package ascend
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"time"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/npu"
+	"github.com/kolo-ccl/kolo/npu/driver"
 )
 
 // Driver is the NPUs that AscendCL has. It is an npu.Driver.
@@ -19,15 +18,8 @@ type Driver struct {
 	lib      *library
 	dcmi     *dcmi // nil where it is absent
 	patience time.Duration
-	count    int
-
-	mu      sync.Mutex
-	order   npu.Order
-	open    []*device // by index; nil while it is not open
-	spaces  map[kolo.Space]*device
-	wake    []*device // that have got something to do
-	suspect bool      // a record was dropped: a device may wait for it
-	closed  bool
+	core     *driver.Core
+	suspect  bool // a record was dropped: a device may wait for it. Guarded by the core's lock
 }
 
 // New loads the library, initialises it, and asks what devices there are. Close the
@@ -52,9 +44,12 @@ func New(c Config) (*Driver, error) {
 	if n == 0 {
 		return nil, fmt.Errorf("%w: %s is here, but there is no device; look at npu-smi info, /dev/davinci* and ASCEND_RT_VISIBLE_DEVICES", kolo.ErrUnsupported, lib.path)
 	}
-	v := &Driver{lib: lib, patience: c.Patience, count: n, open: make([]*device, n), spaces: map[kolo.Space]*device{}}
-	v.order.Chain = lib.has(fnStreamAbort) // without it a device could not be told that what it waits for will not come
-	v.dcmi, _ = loadDCMI(c.dcmiPlaces())   // one that is absent is told by Inspect
+	v := &Driver{lib: lib, patience: c.Patience}
+	v.core = driver.New(driver.Config{Name: v.Name(), Devices: n, Streams: maxStreams, Handles: maxHandles, Pin: true}, hooks{v})
+	if lib.has(fnStreamAbort) { // without it a device could not be told that what it waits for will not come
+		v.core.Chain()
+	}
+	v.dcmi, _ = loadDCMI(c.dcmiPlaces()) // one that is absent is told by Inspect
 	return v, nil
 }
 
@@ -62,7 +57,7 @@ func New(c Config) (*Driver, error) {
 func (v *Driver) Name() string { return "ascend" }
 
 // Devices is how many devices the library shows to this process.
-func (v *Driver) Devices() int { return v.count }
+func (v *Driver) Devices() int { return v.core.Devices() }
 
 // Library is the path of the library, as it was loaded, and its version.
 func (v *Driver) Library() (path, version string) {
@@ -71,104 +66,32 @@ func (v *Driver) Library() (path, version string) {
 
 // Open takes a device into use.
 func (v *Driver) Open(index int) (npu.Device, error) {
-	d, err := v.reserve(index)
-	if err == nil {
-		err = d.begin()
-	}
+	d, err := v.core.Reserve(index)
 	if err != nil {
-		return nil, &npu.Error{Op: "open", Device: index, Err: err}
+		return nil, err
 	}
-	return d, nil
-}
-
-func (v *Driver) reserve(index int) (*device, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	switch {
-	case v.closed:
-		return nil, kolo.ErrClosed
-	case index < 0 || index >= v.count:
-		return nil, fmt.Errorf("%w: there are devices 0 to %d", kolo.ErrArgument, v.count-1)
-	case v.open[index] != nil:
-		return nil, fmt.Errorf("%w: it is open; close it first, or share the Device", npu.ErrBusy)
+	if err := newDevice(v, d).begin(); err != nil {
+		return nil, err
 	}
-	d := newDevice(v, index)
-	v.open[index] = d
 	return d, nil
 }
 
 // Close closes the devices that are open. The library stays initialised: a process
 // initialises it once.
-func (v *Driver) Close(ctx context.Context) error {
-	v.mu.Lock()
-	v.closed = true
-	var open []*device
-	for _, d := range v.open {
-		if d != nil {
-			open = append(open, d)
-		}
-	}
-	v.mu.Unlock()
-	var errs []error
-	for _, d := range open {
-		errs = append(errs, d.Close(ctx))
-	}
-	return errors.Join(errs...)
-}
-
-// enter takes the driver's lock; leave gives it back, after what may begin has begun,
-// and wakes the devices that have got something to do.
-func (v *Driver) enter() { v.mu.Lock() }
-
-func (v *Driver) leave() {
-	for t := v.order.Ready(); t != nil; t = v.order.Ready() {
-		v.dispatch(t.Data.(*task))
-	}
-	if v.suspect {
-		v.suspect = false
-		v.sweep()
-	}
-	wake := v.wake
-	v.wake = nil
-	v.mu.Unlock()
-	for _, d := range wake {
-		d.kick()
-	}
-}
+func (v *Driver) Close(ctx context.Context) error { return v.core.Close(ctx) }
 
 // sweep finds streams that a device holds for what will not come, and ends what they
-// have there. v.mu is held.
+// have there. The lock is held.
 func (v *Driver) sweep() {
-	for _, d := range v.open {
-		if d == nil {
-			continue
-		}
-		for _, s := range d.streams {
+	for _, d := range v.core.Opened() {
+		for _, x := range d.Streams() {
+			s := streamOf(x)
 			for _, k := range s.flight {
-				if err := v.order.Broken(&k.Task); err != nil {
-					d.push(func() { s.breakDown(err) })
+				if err := v.core.Broken(&k.Task); err != nil {
+					s.d.push(func() { s.breakDown(err) })
 					break
 				}
 			}
 		}
 	}
-}
-
-// locate finds the device and the allocation of memory; both are nil for the host's.
-func (v *Driver) locate(m kolo.Memory) (*device, *npu.Block, error) {
-	if m.Space == kolo.HostSpace {
-		return nil, nil, nil
-	}
-	d := v.spaces[m.Space]
-	if d == nil {
-		return nil, nil, fmt.Errorf("%w: space %d is that of no device which is open here", npu.ErrForeign, m.Space)
-	}
-	if m.Size == 0 {
-		return d, nil, nil
-	}
-	b, err := d.blocks.Find(m)
-	if err != nil {
-		return nil, nil, fmt.Errorf("memory of device %d: %w", d.index, err)
-	}
-	return d, b, nil
 }

@@ -12,24 +12,16 @@ import (
 	"github.com/kolo-ccl/kolo/channel"
 	"github.com/kolo-ccl/kolo/internal/kernel"
 	"github.com/kolo-ccl/kolo/npu"
+	"github.com/kolo-ccl/kolo/npu/driver"
 )
 
-// Engine moves and folds the memory of a driver's devices, and that of the host
-// between them: a channel.Engine.
-//
-// A part with one source is copied, by a stream of the device that the destination is
-// on. Several sources are folded by that device where the bits are those of the host:
-// sums, maxima and minima of integers and sums of float32, left to right. Everything
-// else is brought to the host, folded there as the host folds, and brought back. A
-// part with destinations on several devices is divided between them.
-type Engine struct {
-	v    *Driver
-	host channel.Engine
-	open sync.WaitGroup
+// engine moves and folds the memory of a driver's devices, and that of the host
+// between them.
+type engine struct {
+	v *Driver
 
-	mu     sync.Mutex
-	lanes  map[*device][]*lane // that are free
-	closed bool
+	mu    sync.Mutex
+	lanes map[*device][]*lane // that are free
 }
 
 // lane is a stream of a device with memory to fold in. It serves one job at a time.
@@ -45,34 +37,22 @@ const laneScratch = 1 << 20
 
 // Engine makes an engine of the driver's devices. Jobs of host memory alone are given
 // to host, which stays its maker's to close; with a nil host they are done at once.
-func (v *Driver) Engine(host channel.Engine) *Engine {
-	return &Engine{v: v, host: host, lanes: map[*device][]*lane{}}
+//
+// A part with one source is copied, by a stream of the device that the destination is
+// on. Several sources are folded by that device where the bits are those of the host:
+// sums, maxima and minima of integers and sums of float32, left to right. Everything
+// else is brought to the host, folded there as the host folds, and brought back. A
+// part with destinations on several devices is divided between them. Done comes on the
+// goroutine that a device has for calls, or at once if the job cannot be begun.
+func (v *Driver) Engine(host channel.Engine) *driver.Engine {
+	return v.core.Engine(host, &engine{v: v, lanes: map[*device][]*lane{}})
 }
 
-// Reaches says whether the memory is the host's or that of a device that is open.
-func (e *Engine) Reaches(s kolo.Space) bool {
-	if s == kolo.HostSpace {
-		return e.host == nil || e.host.Reaches(s)
-	}
-	e.v.mu.Lock()
-	defer e.v.mu.Unlock()
-	return e.v.spaces[s] != nil
-}
-
-// Lend helps the host's engine. A device needs no help.
-func (e *Engine) Lend(done *atomic.Uint32) {
-	if e.host != nil {
-		e.host.Lend(done)
-	}
-}
-
-// Close waits for the jobs that were started with devices, and gives their streams
-// back.
-func (e *Engine) Close() {
-	e.open.Wait()
+// Close gives the streams back.
+func (e *engine) Close() {
 	e.mu.Lock()
 	lanes := e.lanes
-	e.lanes, e.closed = nil, true
+	e.lanes = map[*device][]*lane{}
 	e.mu.Unlock()
 	for _, list := range lanes {
 		for _, l := range list {
@@ -84,25 +64,12 @@ func (e *Engine) Close() {
 // close gives a lane back; a device that is closed or lost has it already.
 func (l *lane) close() {
 	_ = l.s.Close()
-	_ = l.d.Free(l.scratch)
+	_ = l.d.Device.Free(l.scratch)
 }
 
-// Start begins a job. Done comes later, on the goroutine that a device has for calls,
-// or at once if the job cannot be begun.
-func (e *Engine) Start(t channel.Turn, j *channel.Job) {
-	if hostOnly(j) {
-		if e.host != nil {
-			e.host.Start(t, j)
-			return
-		}
-		for i := range j.Parts {
-			j.Op.Spread(hosts(j.Parts[i].Dst), hosts(j.Parts[i].Src))
-		}
-		j.Done(t, nil)
-		return
-	}
-	e.open.Add(1)
-	r := &run{e: e, job: j, lanes: map[*device]*lane{}}
+// Start begins a job.
+func (e *engine) Start(t channel.Turn, j *channel.Job, ended func()) {
+	r := &run{e: e, job: j, over: ended, lanes: map[*device]*lane{}}
 	r.left.Store(1)
 	var err error
 	for i := range j.Parts {
@@ -113,24 +80,11 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 	r.finish(t, err)
 }
 
-func hostOnly(j *channel.Job) bool {
-	elsewhere := func(m kolo.Memory) bool { return m.Space != kolo.HostSpace }
-	return !slices.ContainsFunc(j.Parts, func(p channel.Part) bool {
-		return slices.ContainsFunc(p.Src, elsewhere) || slices.ContainsFunc(p.Dst, elsewhere)
-	})
-}
-
-func hosts(list []kolo.Memory) (bytes [][]byte) {
-	for _, m := range list {
-		bytes = append(bytes, m.Host)
-	}
-	return bytes
-}
-
 // run is a job on its way.
 type run struct {
-	e     *Engine
+	e     *engine
 	job   *channel.Job
+	over  func()
 	lanes map[*device]*lane
 	left  atomic.Int32 // lanes that have not ended, and Start
 	err   atomic.Pointer[error]
@@ -158,10 +112,10 @@ func (r *run) part(p *channel.Part) error {
 		}
 	}
 	if len(at) == 0 { // of the host, in a job that is not
-		r.job.Op.Spread(hosts(p.Dst), hosts(p.Src))
+		driver.Spread(r.job, p)
 		return nil
 	}
-	if !r.folds(p) {
+	if r.job.Op.Copies(len(p.Src)) {
 		return r.moves(p)
 	}
 	for i, d := range at {
@@ -184,22 +138,12 @@ func share(n int64, i, k int) int64 {
 	return n * int64(i) / int64(k) &^ (copyAlignment - 1)
 }
 
+// device is where memory is, nil for the host.
 func (r *run) device(m kolo.Memory) (*device, error) {
-	if m.Space == kolo.HostSpace {
-		return nil, nil
-	}
-	r.e.v.mu.Lock()
-	defer r.e.v.mu.Unlock()
-	d := r.e.v.spaces[m.Space]
-	if d == nil {
-		return nil, fmt.Errorf("%w: space %d is that of no device which is open here", npu.ErrForeign, m.Space)
-	}
-	return d, nil
-}
-
-// folds says whether a part is more than copies.
-func (r *run) folds(p *channel.Part) bool {
-	return len(p.Src) > 1 || r.job.Op.Kind == kolo.OpAvg || r.job.Op.Kind == kolo.OpPreMulSum
+	r.e.v.core.Lock()
+	defer r.e.v.core.Unlock()
+	p, err := r.e.v.core.Locate(m)
+	return own(p.Device), err
 }
 
 // moves copies the source to each destination, by the destination's device.
@@ -281,7 +225,7 @@ func (l *lane) foldThere(p *channel.Part, piece func(kolo.Memory) kolo.Memory, t
 	acc := l.scratch.Slice(0, piece(p.Src[0]).Len())
 	own := -1
 	for i, m := range p.Dst {
-		if m.Space == l.d.info.Space && m.Space == p.Src[0].Space && m.Addr == p.Src[0].Addr {
+		if m.Space == l.d.Info().Space && m.Space == p.Src[0].Space && m.Addr == p.Src[0].Addr {
 			own, acc = i, piece(m)
 		}
 	}
@@ -343,7 +287,7 @@ func (l *lane) copyHere(b []byte, m kolo.Memory) error {
 				copy(b, m.Host)
 			}
 		})
-	case l.d.info.Space:
+	case l.d.Info().Space:
 		return l.s.Copy(kolo.HostMemory(b), m)
 	}
 	if err := l.s.Copy(l.scratch.Slice(0, m.Size), m); err != nil {
@@ -360,7 +304,7 @@ func (l *lane) copyThere(m kolo.Memory, b []byte) error {
 				copy(m.Host, b)
 			}
 		})
-	case l.d.info.Space:
+	case l.d.Info().Space:
 		return l.s.Copy(m, kolo.HostMemory(b))
 	}
 	if err := l.s.Copy(l.scratch.Slice(0, m.Size), kolo.HostMemory(b)); err != nil {
@@ -385,11 +329,11 @@ func (r *run) lane(d *device) (*lane, error) {
 	if l == nil {
 		l = &lane{d: d}
 		var err error
-		if l.scratch, err = d.Alloc(laneScratch); err != nil {
+		if l.scratch, err = d.Device.Alloc(laneScratch); err != nil {
 			return nil, err
 		}
-		if l.s, err = d.NewStream(npu.StreamConfig{Name: "collectives", Priority: r.job.Priority}); err != nil {
-			_ = d.Free(l.scratch) // err is told
+		if l.s, err = d.Device.NewStream(npu.StreamConfig{Name: "collectives", Priority: r.job.Priority}); err != nil {
+			_ = d.Device.Free(l.scratch) // err is told
 			return nil, err
 		}
 	}
@@ -428,11 +372,11 @@ func (r *run) ended(t channel.Turn, l *lane, err error) {
 		cause = fmt.Errorf("a move between devices: %w", *p)
 	}
 	r.job.Done(t, cause)
-	r.e.open.Done()
+	r.over()
 }
 
 // putBack keeps a lane for the next job, made anew if it has failed.
-func (e *Engine) putBack(l *lane, err error) {
+func (e *engine) putBack(l *lane, err error) {
 	if err != nil {
 		l.s.Abort(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/npu"
+	"github.com/kolo-ccl/kolo/npu/driver"
 )
 
 // keySize is the room for a key of AscendCL's memory or notify.
@@ -30,26 +31,9 @@ const (
 func (v *Driver) Export(m kolo.Memory, pids ...int) (key []byte, err error) {
 	d, err := v.owner(m)
 	if err == nil {
-		err = d.do(func() error {
-			k := make([]byte, keySize)
-			flags := uintptr(0)
-			if len(pids) == 0 {
-				flags = exportAnyProcess
-			}
-			if err := v.lib.call(fnIpcMemGetExportKey, uintptr(m.Addr), uintptr(m.Size), uintptr(unsafe.Pointer(&k[0])), keySize, flags); err != nil {
-				return err
-			}
-			if len(pids) > 0 {
-				list := make([]int32, len(pids))
-				for i, p := range pids {
-					list[i] = int32(p)
-				}
-				if err := v.lib.call(fnIpcMemSetImportPid, uintptr(unsafe.Pointer(&k[0])), uintptr(unsafe.Pointer(&list[0])), uintptr(len(list))); err != nil {
-					return err
-				}
-			}
-			key, _, _ = bytes.Cut(k, []byte{0})
-			return nil
+		err = d.do(func() (err error) {
+			key, err = v.lib.exportMemory(m, pids)
+			return err
 		}, nil)
 	}
 	if err != nil {
@@ -58,69 +42,76 @@ func (v *Driver) Export(m kolo.Memory, pids ...int) (key []byte, err error) {
 	return key, nil
 }
 
+func (l *library) exportMemory(m kolo.Memory, pids []int) ([]byte, error) {
+	k := make([]byte, keySize)
+	flags := uintptr(0)
+	if len(pids) == 0 {
+		flags = exportAnyProcess
+	}
+	err := l.call(fnIpcMemGetExportKey, uintptr(m.Addr), uintptr(m.Size), uintptr(unsafe.Pointer(&k[0])), keySize, flags)
+	if err == nil && len(pids) > 0 {
+		list := make([]int32, len(pids))
+		for i, p := range pids {
+			list[i] = int32(p)
+		}
+		err = l.call(fnIpcMemSetImportPid, uintptr(unsafe.Pointer(&k[0])), uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)))
+	}
+	key, _, _ := bytes.Cut(k, []byte{0})
+	return key, err
+}
+
 // owner is the device that memory is of.
 func (v *Driver) owner(m kolo.Memory) (*device, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	d, _, err := v.locate(m)
-	if err == nil && (d == nil || m.Size == 0) {
+	v.core.Lock()
+	defer v.core.Unlock()
+	p, err := v.core.Locate(m)
+	if err == nil && p.Block == nil {
 		err = fmt.Errorf("%w: %d bytes of space %d", npu.ErrForeign, m.Len(), m.Space)
 	}
-	return d, err
+	return own(p.Device), err
 }
 
 // Import reaches memory of another process, of size bytes, by its key: it is used as
 // memory of the device, whose streams alone copy it. Close it with Unimport.
 func (v *Driver) Import(dev npu.Device, key []byte, size int64) (kolo.Memory, error) {
-	fail := func(err error) (kolo.Memory, error) {
+	m, err := v.importMemory(dev, key, size)
+	if err != nil {
 		return kolo.Memory{}, fmt.Errorf("import memory: %w", err)
 	}
-	d, ok := dev.(*device)
-	if !ok || d.v != v {
-		return fail(fmt.Errorf("%w: the device is of another driver", npu.ErrForeign))
+	return m, nil
+}
+
+func (v *Driver) importMemory(dev npu.Device, key []byte, size int64) (kolo.Memory, error) {
+	x, ok := dev.(*driver.Device)
+	if !ok || x == nil || x.Core() != v.core {
+		return kolo.Memory{}, fmt.Errorf("%w: the device is of another driver", npu.ErrForeign)
 	}
 	if size <= 0 || len(key) == 0 || len(key) >= keySize {
-		return fail(fmt.Errorf("%w: a key of %d bytes for %d bytes of memory", kolo.ErrArgument, len(key), size))
+		return kolo.Memory{}, fmt.Errorf("%w: a key of %d bytes for %d bytes of memory", kolo.ErrArgument, len(key), size)
 	}
-	k := append(bytes.Clone(key), 0)
+	d, k := own(x), append(bytes.Clone(key), 0)
 	var at uintptr
 	err := d.do(func() (err error) {
 		at, err = v.lib.made(fnIpcMemImportByKey, uintptr(unsafe.Pointer(&k[0])), importPeerAccess)
 		return err
 	}, func() { _ = v.lib.call(fnIpcMemClose, uintptr(unsafe.Pointer(&k[0]))) }) // nobody has used it
 	if err != nil {
-		return fail(err)
+		return kolo.Memory{}, err
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	m := kolo.Memory{Space: d.info.Space, Addr: uint64(at), Size: size}
-	if d.closed {
-		return fail(d.trouble())
-	}
-	if _, err := d.blocks.Find(m); err == nil {
-		return fail(fmt.Errorf("%w: the memory at %#x is this process's own", kolo.ErrArgument, at))
-	}
-	d.blocks.Add(&npu.Block{Addr: m.Addr, Size: size})
-	d.keys[m.Addr] = k
-	return m, nil
+	return d.Import(&npu.Block{Addr: uint64(at), Size: size, Own: allocation{key: k}})
 }
 
 // Unimport closes memory that was imported. It is refused with npu.ErrBusy while a
 // task uses it.
 func (v *Driver) Unimport(m kolo.Memory) error {
-	v.mu.Lock()
-	d := v.spaces[m.Space]
-	var k []byte
-	err := fmt.Errorf("%w: it was not imported", kolo.ErrArgument)
-	if d != nil && d.keys[m.Addr] != nil {
-		if _, err = d.blocks.Remove(m); err == nil {
-			k = d.keys[m.Addr]
-			delete(d.keys, m.Addr)
-		}
-	}
-	v.mu.Unlock()
+	d, err := v.owner(m)
+	var b *npu.Block
 	if err == nil {
-		err = d.do(func() error { return v.lib.call(fnIpcMemClose, uintptr(unsafe.Pointer(&k[0]))) }, nil)
+		b, err = d.Unimport(m)
+	}
+	if err == nil {
+		key := b.Own.(allocation).key
+		err = d.do(func() error { return v.lib.call(fnIpcMemClose, uintptr(unsafe.Pointer(&key[0]))) }, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("close imported memory: %w", err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/npu"
+	"github.com/kolo-ccl/kolo/npu/driver"
 )
 
 // patrol is how often streams that do not move are asked about, and the longest that
@@ -21,24 +22,23 @@ const patrol = 100 * time.Millisecond
 // healthEvery is how often DCMI is asked about a device.
 const healthEvery = time.Second
 
-// push gives the device's thread something to do. v.mu is held.
+// push gives the device's thread something to do. The lock is held.
 func (d *device) push(f func()) {
 	d.commands = append(d.commands, f)
-	d.v.wake = append(d.v.wake, d)
+	wake(d.work)
 }
 
-// callOut has f called by the goroutine that calls users. v.mu is held.
+// callOut has f called by the goroutine that calls users. The lock is held.
 func (d *device) callOut(f func()) {
 	d.calls = append(d.calls, f)
-	d.v.wake = append(d.v.wake, d)
+	wake(d.serve)
 }
 
-func (d *device) kick() {
-	for _, c := range []chan struct{}{d.work, d.serve} {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
+// wake tells a goroutine that there is something to do. It does not wait.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
@@ -48,17 +48,15 @@ func (d *device) do(f func() error, undo func()) error {
 	var state atomic.Int32
 	var err error
 	done := make(chan struct{})
-	d.v.enter()
-	if d.closed || d.ending {
-		err = d.trouble()
-		d.v.leave()
+	d.v.core.Lock()
+	if d.Closed() || d.ending {
+		err = d.Trouble()
+		d.v.core.Unlock()
 		return err
 	}
 	d.push(func() {
 		result := f()
-		if errors.Is(result, npu.ErrLost) {
-			d.lose(result)
-		}
+		d.loses(result)
 		if !state.CompareAndSwap(0, 1) {
 			if result == nil && undo != nil {
 				undo()
@@ -68,7 +66,7 @@ func (d *device) do(f func() error, undo func()) error {
 		err = result
 		close(done)
 	})
-	d.v.leave()
+	d.v.core.Unlock()
 	timer := time.NewTimer(d.v.patience)
 	defer timer.Stop()
 	select {
@@ -83,25 +81,22 @@ func (d *device) do(f func() error, undo func()) error {
 	return err
 }
 
-// begin starts the goroutines of a device that was reserved.
+// begin starts the goroutines of a device that was reserved, and lets users have it.
 func (d *device) begin() error {
 	v := d.v
 	begun := make(chan error, 1)
-	d.info = npu.Info{Driver: v.Name(), Index: d.index, Space: npu.NewSpace()}
 	go d.run(begun) // ends with finish, or at once with an error
-	err := <-begun
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	switch {
-	case err != nil:
-		v.open[d.index] = nil
-	case v.closed:
-		d.closed, d.closing = true, true
-		d.commands = append(d.commands, d.finish)
-		d.kick()
-		return kolo.ErrClosed
-	default:
-		v.spaces[d.info.Space] = d
+	if err := <-begun; err != nil {
+		v.core.Lock()
+		defer v.core.Unlock()
+		v.core.Vacate(d.Device)
+		return d.Error("open", err)
+	}
+	err := v.core.Admit(d.Device, npu.Info{Name: d.name, Memory: d.memory}, d)
+	if err != nil { // the driver was closed meanwhile
+		v.core.Lock()
+		defer v.core.Unlock()
+		d.Finish(nil, nil)
 	}
 	return err
 }
@@ -119,10 +114,10 @@ func (d *device) run(begun chan<- error) {
 	ticker := time.NewTicker(patrol)
 	defer ticker.Stop()
 	for !d.finishing {
-		d.v.mu.Lock()
+		d.v.core.Lock()
 		list := d.commands
 		d.commands = nil
-		d.v.mu.Unlock()
+		d.v.core.Unlock()
 		for _, f := range list {
 			f()
 		}
@@ -135,13 +130,13 @@ func (d *device) run(begun chan<- error) {
 			d.look()
 		}
 	}
-	d.v.enter()
-	d.v.open[d.index] = nil
+	d.v.core.Lock()
+	d.v.core.Vacate(d.Device)
 	d.ending = true
 	list := d.commands // of calls that came too late
 	d.commands = nil
-	d.v.wake = append(d.v.wake, d)
-	d.v.leave()
+	wake(d.serve)
+	d.v.core.Unlock()
 	for _, f := range list {
 		f()
 	}
@@ -160,10 +155,10 @@ func (d *device) start() error {
 	if d.service, err = lib.made(fnCreateStream, 0, 0); err != nil {
 		return d.backOut(err)
 	}
-	d.info.Name = lib.socName()
-	d.info.Memory, _ = lib.memory() // 0 is unknown
-	d.canReach, d.links = make([]bool, d.v.count), make([]uint64, d.v.count)
-	for i := range d.v.count {
+	d.name = lib.socName()
+	d.memory, _ = lib.memory() // 0 is unknown
+	d.canReach, d.links = make([]bool, d.v.core.Devices()), make([]uint64, d.v.core.Devices())
+	for i := range d.v.core.Devices() {
 		if i != d.index {
 			d.canReach[i], _ = lib.reaches(d.index, i) // one that cannot be asked about is not reached
 			d.links[i] = lib.topo(d.index, i)
@@ -205,8 +200,7 @@ func (d *device) report(numbered chan<- uintptr, subscribed <-chan struct{}) {
 		var e *Error
 		switch {
 		case err == nil || errors.As(err, &e) && ClassOf(e.Code) == Timeout:
-		case errors.Is(err, npu.ErrLost):
-			d.lose(err)
+		case d.loses(err):
 			<-d.stop // nothing more is to come
 		default: // the patrol sees what does not move; this loop must not spin
 			select {
@@ -241,21 +235,14 @@ func (d *device) stopReports() {
 	<-d.reported
 }
 
-// usable says whether the library may still be asked about the device.
-func (d *device) usable() bool {
-	d.v.mu.Lock()
-	defer d.v.mu.Unlock()
-	return d.lost == nil
-}
-
 // callUsers calls what users gave, one after the other.
 func (d *device) callUsers() {
 	for {
-		d.v.mu.Lock()
+		d.v.core.Lock()
 		list := d.calls
 		d.calls = nil
 		ending := d.ending
-		d.v.mu.Unlock()
+		d.v.core.Unlock()
 		for _, f := range list {
 			f()
 		}
@@ -274,16 +261,17 @@ func (d *device) callUsers() {
 // device's health.
 func (d *device) look() {
 	v := d.v
-	v.mu.Lock()
+	v.core.Lock()
 	var still []*stream
-	for _, s := range d.streams {
+	for _, x := range d.Streams() {
+		s := streamOf(x)
 		if len(s.flight) > 0 && s.reached == s.seen {
 			still = append(still, s)
 		}
 		s.seen = s.reached
 	}
-	skip := d.lost != nil || d.closed
-	v.mu.Unlock()
+	skip := d.Lost() != nil || d.Closed()
+	v.core.Unlock()
 	if skip {
 		return
 	}
@@ -309,7 +297,7 @@ func (d *device) look() {
 }
 
 // finish gives everything back. It is the last that the device's thread does.
-func (d *device) finish() {
+func (d *device) finish(streams []*driver.Stream, blocks []*npu.Block) {
 	lib := d.v.lib
 	d.finishing = true
 	if !d.usable() {
@@ -321,21 +309,18 @@ func (d *device) finish() {
 		_ = lib.call(reset, uintptr(d.index)) // lost is lost
 		return
 	}
-	d.v.mu.Lock()
-	streams, raw, keys := d.streams, d.raw, d.keys
-	d.streams, d.events, d.raw, d.keys, d.blocks, d.used = nil, nil, nil, nil, npu.Blocks{}, 0
-	d.v.mu.Unlock()
 	for _, s := range streams {
-		s.destroy()
+		streamOf(s).destroy()
 	}
 	for e := range d.alive {
 		_ = lib.call(fnDestroyEvent, e) // goes with the device
 	}
-	for _, k := range keys {
-		_ = lib.call(fnIpcMemClose, uintptr(unsafe.Pointer(&k[0])))
-	}
-	for _, p := range raw {
-		_ = lib.call(fnFree, p)
+	for _, b := range blocks {
+		if a := b.Own.(allocation); b.Imported {
+			_ = lib.call(fnIpcMemClose, uintptr(unsafe.Pointer(&a.key[0])))
+		} else {
+			_ = lib.call(fnFree, a.raw)
+		}
 	}
 	d.stopReports()
 	_ = lib.call(fnUnSubscribeReport, d.reporter, d.service)

@@ -9,6 +9,7 @@ import (
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/internal/kernel"
 	"github.com/kolo-ccl/kolo/npu"
+	"github.com/kolo-ccl/kolo/npu/driver"
 )
 
 // Launch is what a Kernel's Code is for this driver: it is called once, by the
@@ -16,63 +17,40 @@ import (
 // nor call this driver.
 type Launch func(stream uintptr) error
 
-func (s *stream) Launch(f npu.Kernel) error {
-	name := f.Name
-	if name == "" {
-		name = "kernel"
+// Launch notes a kernel.
+func (s *stream) Launch(t *driver.Task, k npu.Kernel, _ []driver.Place) error {
+	launch, ok := k.Code.(Launch)
+	if !ok || launch == nil {
+		return fmt.Errorf("%w: the kernel's Code is a %T; an NPU launches an ascend.Launch", kolo.ErrUnsupported, k.Code)
 	}
-	return s.push(name, &task{}, func(k *task) error {
-		launch, ok := f.Code.(Launch)
-		if !ok || launch == nil {
-			return fmt.Errorf("%w: the kernel's Code is a %T; an NPU launches an ascend.Launch", kolo.ErrUnsupported, f.Code)
-		}
-		for i, m := range f.Args {
-			d, err := k.take(m)
-			if err == nil && d != s.d {
-				err = npu.ErrForeign
-			}
-			if err != nil {
-				return fmt.Errorf("argument %d: %w", i, err)
-			}
-		}
-		k.issue = func(int) error { return protect(func() error { return launch(s.handle) }) }
-		return nil
-	})
+	taskOf(t).issue = func(int) error { return driver.Protect(func() error { return launch(s.handle) }) }
+	return nil
 }
 
-func (s *stream) Copy(dst, src kolo.Memory) error {
-	return s.push("copy", &task{}, func(k *task) error {
-		n := dst.Len()
-		if n != src.Len() {
-			return fmt.Errorf("%w: %d bytes to %d bytes", kolo.ErrArgument, src.Len(), n)
-		}
-		to, err := k.take(dst)
-		if err != nil {
+// Copy notes a copy.
+func (s *stream) Copy(t *driver.Task, dst, src driver.Place) error {
+	k, n, to, from := taskOf(t), dst.Len(), own(dst.Device), own(src.Device)
+	for _, p := range []*device{to, from} {
+		if err := s.d.accesses(p); err != nil {
 			return err
 		}
-		from, err := k.take(src)
-		switch {
-		case err != nil:
-			return err
-		case to != s.d && from != s.d:
-			return fmt.Errorf("%w: neither memory is of this device; use a stream of one of theirs", npu.ErrForeign)
-		case n == 0:
-			return nil
-		}
-		for _, p := range []*device{to, from} {
-			if p != nil && p != s.d && !s.d.canReach[p.index] {
-				return fmt.Errorf("%w: device %d has no access to the memory of device %d; go through the host", kolo.ErrUnsupported, s.d.index, p.index)
-			}
-		}
-		if to == from && !aligned(dst, src) {
-			k.issue = func(int) error { return s.around(k, address(dst), address(src), n) }
-			return nil
-		}
-		k.issue = func(int) error {
-			return s.move(address(dst), address(src), n, s.kind(to, from))
-		}
+	}
+	if to == from && !aligned(dst.Memory, src.Memory) {
+		k.issue = func(int) error { return s.around(k, address(dst.Memory), address(src.Memory), n) }
 		return nil
-	})
+	}
+	k.issue = func(int) error {
+		return s.move(address(dst.Memory), address(src.Memory), n, s.kind(to, from))
+	}
+	return nil
+}
+
+// accesses says why the device cannot access the memory of a peer; nil is the host.
+func (d *device) accesses(p *device) error {
+	if p == nil || p == d || d.canReach[p.index] {
+		return nil
+	}
+	return fmt.Errorf("%w: device %d has no access to the memory of device %d; go through the host", kolo.ErrUnsupported, d.index, p.index)
 }
 
 // copyAlignment is what addresses of copies within a chip are multiples of.
@@ -126,8 +104,8 @@ func (s *stream) bounce(k *task, n int64) (uintptr, error) {
 	if err != nil {
 		return 0, err
 	}
-	d.v.enter()
-	defer d.v.leave()
+	d.v.core.Enter()
+	defer d.v.core.Leave()
 	before := k.after
 	give := func() {
 		if before != nil {
@@ -143,44 +121,22 @@ func (s *stream) bounce(k *task, n int64) (uintptr, error) {
 	return b, nil
 }
 
-func (s *stream) Reduce(dst, src kolo.Memory, t kolo.DType, op kolo.ReduceOp) error {
-	return s.push("reduce", &task{}, func(k *task) error {
-		if err := op.Check(t); err != nil {
-			return err
-		}
-		n := dst.Len()
-		switch {
-		case op.Kind == kolo.OpAvg || op.Kind == kolo.OpPreMulSum:
-			return fmt.Errorf("%w: reduce by %v, which is not of two elements", kolo.ErrUnsupported, op)
-		case n != src.Len() || n%int64(t.Size()) != 0:
-			return fmt.Errorf("%w: %d bytes to %d bytes of %v", kolo.ErrArgument, src.Len(), n, t)
-		}
-		to, err := k.take(dst)
-		if err != nil {
-			return err
-		}
-		from, err := k.take(src)
-		switch {
-		case err != nil:
-			return err
-		case to != s.d || from == nil:
-			return fmt.Errorf("%w: reduce needs a destination of this device and a source of it or a peer", npu.ErrForeign)
-		case from != to && !s.d.canReach[from.index]:
-			return fmt.Errorf("%w: device %d has no access to the memory of device %d; go through the host", kolo.ErrUnsupported, s.d.index, from.index)
-		case n == 0:
-			return nil
-		}
-		kind, dtype, ok := reduction(t, op)
-		switch {
-		case !ok:
-			s.foldOnHost(k, dst, src, from, kernel.OpOf(t, op, 1))
-		case from == to:
-			k.issue = func(int) error { return s.reduce(address(dst), address(src), n, kind, dtype) }
-		default:
-			k.issue = func(int) error { return s.reducePeer(address(dst), address(src), n, kind, dtype, from) }
-		}
-		return nil
-	})
+// Reduce notes a reduction: by the device, or on the host what the device cannot do.
+func (s *stream) Reduce(t *driver.Task, dst, src driver.Place, dt kolo.DType, op kolo.ReduceOp) error {
+	k, n, from := taskOf(t), dst.Len(), own(src.Device)
+	if err := s.d.accesses(from); err != nil {
+		return err
+	}
+	kind, dtype, ok := reduction(dt, op)
+	switch {
+	case !ok:
+		s.foldOnHost(k, dst.Memory, src.Memory, from, kernel.OpOf(dt, op, 1))
+	case from == s.d:
+		k.issue = func(int) error { return s.reduce(address(dst.Memory), address(src.Memory), n, kind, dtype) }
+	default:
+		k.issue = func(int) error { return s.reducePeer(address(dst.Memory), address(src.Memory), n, kind, dtype, from) }
+	}
+	return nil
 }
 
 // reduction is what aclrtReduceAsync calls an operation on elements of a type.

@@ -37,7 +37,7 @@ func (k *clock) now() time.Duration {
 	return time.Since(k.base)
 }
 
-// schedule has do happen at a moment. c.mu is held.
+// schedule has do happen at a moment. The lock is held.
 func (c *Cluster) schedule(at time.Duration, do func()) { c.add(event{at: at, do: do}) }
 
 // run has f called at a moment without the lock, and then with it, in no time. c.mu
@@ -45,11 +45,11 @@ func (c *Cluster) schedule(at time.Duration, do func()) { c.add(event{at: at, do
 func (c *Cluster) run(at time.Duration, f func(), then func()) {
 	c.add(event{at: at, run: func() {
 		f()
-		c.mu.Lock()
-		defer c.mu.Unlock()
+		c.core.Lock()
+		defer c.core.Unlock()
 		c.clock.at = at
 		then()
-		c.turn()
+		c.core.Turn()
 	}})
 }
 
@@ -68,7 +68,7 @@ func (c *Cluster) add(e event) {
 	heap.Push(&k.events, e)
 }
 
-// arm sets the timer to the first event. c.mu is held.
+// arm sets the timer to the first event. The lock is held.
 func (c *Cluster) arm() {
 	k := &c.clock
 	if k.pumping || len(k.events) == 0 {
@@ -94,8 +94,8 @@ func (c *Cluster) arm() {
 
 // pump handles the events that are due. It is called by the timer.
 func (c *Cluster) pump() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.core.Lock()
+	defer c.core.Unlock()
 	k := &c.clock
 	k.armed--
 	if k.pumping {
@@ -107,28 +107,23 @@ func (c *Cluster) pump() {
 		k.at, k.latest = e.at, max(k.latest, e.at)
 		if e.do != nil {
 			e.do()
-			c.turn()
+			c.core.Turn()
 			continue
 		}
-		c.mu.Unlock()
+		c.core.Unlock()
 		e.run()
-		c.mu.Lock()
+		c.core.Lock()
 	}
 	k.pumping = false
 	c.arm()
 	c.settle()
 }
 
-// settle notices that a closed cluster has nothing more to do. c.mu is held.
+// settle notices that a closed cluster has nothing more to do. The lock is held.
 func (c *Cluster) settle() {
 	k := &c.clock
-	if !c.closed || k.pumping || len(c.works) > 0 {
+	if !c.core.Closed() || k.pumping || len(c.works) > 0 || len(c.core.Opened()) > 0 {
 		return
-	}
-	for _, s := range c.slots {
-		if s.device != nil {
-			return
-		}
 	}
 	for _, e := range k.events { // the ends of uses that were cut short are nothing to wait for
 		if e.run != nil {

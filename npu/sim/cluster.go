@@ -2,14 +2,13 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/npu"
+	"github.com/kolo-ccl/kolo/npu/driver"
 )
 
 // Cluster is a set of simulated devices that reach each other. It is an npu.Driver.
@@ -18,24 +17,22 @@ import (
 type Cluster struct {
 	cfg Config
 
-	mu      sync.Mutex
+	core  *driver.Core
+	slots []*slot
+
+	// guarded by the core's lock
 	clock   clock
-	order   npu.Order
-	slots   []*slot
-	spaces  map[kolo.Space]*device
 	waiting []*use   // that have not begun: by priority, then first come
 	works   []*chain // that are not over
 	spans   []Span
-	lost    int // spans that were not kept
-	scanned int // number of the last scan
-	closed  bool
+	lost    int           // spans that were not kept
+	scanned int           // number of the last scan
 	quiet   chan struct{} // closed when a closed cluster has no goroutine left
 }
 
 // slot is where a device sits, open or not.
 type slot struct {
 	index, server int
-	device        *device // nil while it is not open
 
 	compute, vector, copies *lane
 	fromHost, toHost        *lane
@@ -43,7 +40,7 @@ type slot struct {
 	peers                   []*lane // HCCS to the device of each place in the server
 	faults                  []fault
 	begun                   int // tasks and jobs
-	broken                  error
+	lost                    bool
 }
 
 // New makes a cluster. Close it.
@@ -52,7 +49,8 @@ func New(cfg Config) (*Cluster, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	c := &Cluster{cfg: cfg, spaces: map[kolo.Space]*device{}, quiet: make(chan struct{})}
+	c := &Cluster{cfg: cfg, quiet: make(chan struct{})}
+	c.core = driver.New(driver.Config{Name: "sim", Devices: cfg.Servers * cfg.Devices, Streams: maxStreams, Handles: maxHandles}, hooks{c})
 	c.clock.fast, c.clock.base = cfg.Fast, time.Now()
 	for i := range cfg.Servers * cfg.Devices {
 		s := &slot{index: i, server: i / cfg.Devices}
@@ -83,52 +81,40 @@ func (c *Cluster) Devices() int { return len(c.slots) }
 
 // Open takes a device into use. Device i is on server i / Config.Devices.
 func (c *Cluster) Open(index int) (npu.Device, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	fail := func(err error) (npu.Device, error) {
-		return nil, &npu.Error{Op: "open", Device: index, Err: err}
-	}
-	if c.closed {
-		return fail(kolo.ErrClosed)
-	}
-	if index < 0 || index >= len(c.slots) {
-		return fail(fmt.Errorf("%w: there are devices 0 to %d", kolo.ErrArgument, len(c.slots)-1))
+	d, err := c.core.Reserve(index)
+	if err != nil {
+		return nil, err
 	}
 	s := c.slots[index]
-	switch {
-	case s.device != nil:
-		return fail(fmt.Errorf("%w: it is open; close it first, or share the Device", npu.ErrBusy))
-	case s.broken != nil:
-		return fail(s.broken)
+	x := &device{Device: d, c: c, slot: s, arena: npu.NewArena(baseAddr, c.cfg.Memory)}
+	c.core.Lock()
+	lost := s.lost
+	if lost {
+		c.core.Vacate(d)
 	}
-	d := newDevice(c, s)
-	s.device = d
-	c.spaces[d.space] = d
+	c.core.Unlock()
+	if lost {
+		return nil, d.Error("open", npu.ErrLost)
+	}
+	err = c.core.Admit(d, npu.Info{Server: s.server, Name: "simulated NPU", Memory: x.arena.Size(), Simulated: true}, x)
+	if err != nil {
+		c.core.Lock()
+		c.core.Vacate(d)
+		c.core.Unlock()
+		return nil, err
+	}
 	return d, nil
 }
 
 // Close closes the devices that are open and ends the clock. Jobs of an Engine that
 // are not done then are resolved with kolo.ErrClosed.
 func (c *Cluster) Close(ctx context.Context) error {
-	c.mu.Lock()
-	c.closed = true
-	var open []*device
-	for _, s := range c.slots {
-		if s.device != nil {
-			open = append(open, s.device)
-		}
-	}
-	c.mu.Unlock()
-	var errs []error
-	for _, d := range open {
-		errs = append(errs, d.Close(ctx))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := c.core.Close(ctx); err != nil {
 		return err
 	}
-	c.mu.Lock()
+	c.core.Lock()
 	c.settle()
-	c.mu.Unlock()
+	c.core.Unlock()
 	select {
 	case <-c.quiet:
 		return nil
@@ -139,53 +125,24 @@ func (c *Cluster) Close(ctx context.Context) error {
 
 // Now is the time of the cluster's clock, since it was made.
 func (c *Cluster) Now() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.core.Lock()
+	defer c.core.Unlock()
 	return c.clock.now()
 }
 
-// enter sets the moment of what the host asks for. c.mu is held.
-func (c *Cluster) enter() { c.clock.at = c.clock.now() }
+// hooks are what the core asks of a cluster.
+type hooks struct{ c *Cluster }
 
-// turn begins what may begin now. It ends everything that changes the order or the
-// lanes. c.mu is held.
-func (c *Cluster) turn() {
-	for t := c.order.Ready(); t != nil; t = c.order.Ready() {
-		c.dispatch(t.Data.(*task))
-	}
-	c.scan()
-	c.arm()
+// Enter sets the moment of what the host asks for.
+func (h hooks) Enter() time.Duration {
+	h.c.clock.at = h.c.clock.now()
+	return h.c.clock.at
 }
 
-// locate finds the memory: the bytes, and for device memory the device and the
-// allocation.
-func (c *Cluster) locate(m kolo.Memory) (bytes []byte, d *device, b *npu.Block, err error) {
-	if m.Space == kolo.HostSpace {
-		return m.Host, nil, nil, nil
-	}
-	d = c.spaces[m.Space]
-	if d == nil {
-		return nil, nil, nil, fmt.Errorf("%w: space %d is that of no device which is open here", npu.ErrForeign, m.Space)
-	}
-	if m.Size == 0 {
-		return nil, d, nil, nil
-	}
-	if b, err = d.blocks.Find(m); err != nil {
-		return nil, nil, nil, fmt.Errorf("memory of device %d: %w", d.slot.index, err)
-	}
-	off := m.Addr - b.Addr
-	return b.Data[off : off+uint64(m.Size) : off+uint64(m.Size)], d, b, nil
-}
-
-// trouble says why device d cannot be used.
-func (d *device) trouble() error {
-	switch {
-	case d.slot.broken != nil:
-		return d.slot.broken
-	case d.closing:
-		return fmt.Errorf("%w: device %d", kolo.ErrClosed, d.slot.index)
-	}
-	return nil
+// Leave begins uses of lanes.
+func (h hooks) Leave() {
+	h.c.scan()
+	h.c.arm()
 }
 
 // touching are the works that have to do with a device, in the order they began.

@@ -18,7 +18,7 @@ import (
 // each device and before another, as package rank would: the last producer starts
 // the job, its completion releases the consumers.
 type allReduce struct {
-	engine   *sim.Engine
+	engine   channel.Engine
 	job      channel.Job
 	missing  atomic.Int32
 	failed   atomic.Pointer[error]

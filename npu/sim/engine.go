@@ -3,102 +3,57 @@ package sim
 import (
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
-	"github.com/kolo-ccl/kolo/internal/kernel"
 	"github.com/kolo-ccl/kolo/npu"
+	"github.com/kolo-ccl/kolo/npu/driver"
 )
 
-// Engine moves and folds the memory of a cluster's devices: a channel.Engine.
+// Engine makes an engine that moves and folds the memory of the cluster's devices. Jobs
+// of host memory alone are given to host, which stays its maker's to close; with a nil
+// host they are done at once, in no time.
 //
 // A part with one source, and an operation that leaves it as it is, is moved: over
 // the link between two devices, or by a device's copy engine. Several sources are
 // folded by the vector engine of the device that the destination is on, after what
 // is elsewhere has come over its links. A part with destinations on several devices
 // is divided between them, each folds its share and sends it to the others. The
-// moves of a job that take the same way are one transfer.
-type Engine struct {
-	c    *Cluster
-	host channel.Engine
-	open sync.WaitGroup
+// moves of a job that take the same way are one transfer. Done comes without the lock of
+// anything.
+func (c *Cluster) Engine(host channel.Engine) *driver.Engine {
+	return c.core.Engine(host, engine{c})
 }
 
-// Engine makes an engine of the cluster. Jobs of host memory alone are given to host,
-// which stays its maker's to close; with a nil host they are done at once, in no time.
-func (c *Cluster) Engine(host channel.Engine) *Engine { return &Engine{c: c, host: host} }
+// engine is how the cluster does jobs.
+type engine struct{ c *Cluster }
 
-// Reaches says whether the memory is the host's or that of a device that is open.
-func (e *Engine) Reaches(s kolo.Space) bool {
-	if s == kolo.HostSpace {
-		return e.host == nil || e.host.Reaches(s)
-	}
-	e.c.mu.Lock()
-	defer e.c.mu.Unlock()
-	return e.c.spaces[s] != nil
-}
-
-// Lend helps the host's engine. A device needs no help.
-func (e *Engine) Lend(done *atomic.Uint32) {
-	if e.host != nil {
-		e.host.Lend(done)
-	}
-}
-
-// Close waits for the jobs that were started with devices.
-func (e *Engine) Close() { e.open.Wait() }
-
-// Start begins a job. Done comes later, without the lock of anything, or at once if
-// the job cannot be begun.
-func (e *Engine) Start(t channel.Turn, j *channel.Job) {
-	if hostOnly(j) {
-		if e.host != nil {
-			e.host.Start(t, j)
-			return
-		}
-		for i := range j.Parts {
-			j.Op.Spread(hosts(j.Parts[i].Dst), hosts(j.Parts[i].Src))
-		}
-		j.Done(t, nil)
-		return
-	}
+// Start begins a job. Done comes at once if the job cannot be begun.
+func (e engine) Start(t channel.Turn, j *channel.Job, ended func()) {
 	c := e.c
-	c.mu.Lock()
-	r := &run{e: e, job: j}
+	r := &run{c: c, job: j, ended: ended}
+	c.core.Enter()
 	err := r.locate()
-	if err != nil {
+	if err == nil {
+		r.begin()
+	} else {
 		r.release()
-		c.mu.Unlock()
+	}
+	c.core.Leave()
+	if err != nil {
 		j.Done(t, fmt.Errorf("a move between devices: %w", err))
-		return
+		ended()
 	}
-	e.open.Add(1)
-	c.enter()
-	r.begin()
-	c.turn()
-	c.mu.Unlock()
 }
 
-func hostOnly(j *channel.Job) bool {
-	elsewhere := func(m kolo.Memory) bool { return m.Space != kolo.HostSpace }
-	return !slices.ContainsFunc(j.Parts, func(p channel.Part) bool {
-		return slices.ContainsFunc(p.Src, elsewhere) || slices.ContainsFunc(p.Dst, elsewhere)
-	})
-}
-
-func hosts(list []kolo.Memory) (bytes [][]byte) {
-	for _, m := range list {
-		bytes = append(bytes, m.Host)
-	}
-	return bytes
-}
+// Close has nothing to give back.
+func (e engine) Close() {}
 
 // run is a job on its way.
 type run struct {
-	e       *Engine
+	c       *Cluster
 	job     *channel.Job
+	ended   func()
 	parts   []located
 	devices []*device
 	blocks  []*npu.Block
@@ -132,21 +87,22 @@ type home struct {
 func (r *run) locate() error {
 	find := func(list []kolo.Memory) (bytes [][]byte, at []*device, err error) {
 		for _, m := range list {
-			b, d, block, err := r.e.c.locate(m)
+			p, err := r.c.core.Locate(m)
 			if err != nil {
 				return nil, nil, err
 			}
+			d := own(p.Device)
 			if d != nil && !slices.Contains(r.devices, d) {
-				if err := d.trouble(); err != nil {
+				if err := d.Trouble(); err != nil {
 					return nil, nil, err
 				}
 				r.devices = append(r.devices, d)
 			}
-			if block != nil {
-				block.Hold("a collective")
-				r.blocks = append(r.blocks, block)
+			if p.Block != nil {
+				p.Block.Hold("a collective")
+				r.blocks = append(r.blocks, p.Block)
 			}
-			bytes, at = append(bytes, b), append(at, d)
+			bytes, at = append(bytes, p.Bytes()), append(at, d)
 		}
 		return bytes, at, nil
 	}
@@ -160,7 +116,7 @@ func (r *run) locate() error {
 		if l.dst, l.dstAt, err = find(p.Dst); err != nil {
 			return err
 		}
-		if at := distinct(slices.Concat(l.srcAt, l.dstAt)); r.e.c.cfg.NoPeer && len(at) > 1 {
+		if at := distinct(slices.Concat(l.srcAt, l.dstAt)); r.c.cfg.NoPeer && len(at) > 1 {
 			return fmt.Errorf("%w: npu%d has no peer access to npu%d", kolo.ErrUnsupported, at[0].slot.index, at[1].slot.index)
 		}
 		r.parts = append(r.parts, l)
@@ -173,7 +129,7 @@ func (r *run) locate() error {
 
 // route says which ways a part of n bytes takes.
 func (r *run) route(l *located, p *channel.Part, n int64) {
-	if !folds(r.job.Op, len(p.Src)) {
+	if r.job.Op.Copies(len(p.Src)) {
 		for i, to := range l.dstAt {
 			if p.Dst[i].Space != p.Src[0].Space || p.Dst[i].Addr != p.Src[0].Addr || to == nil {
 				r.moves = add(r.moves, l.srcAt[0], to, n)
@@ -202,11 +158,6 @@ func (r *run) route(l *located, p *channel.Part, n int64) {
 			}
 		}
 	}
-}
-
-// folds says whether the operation of so many sources is more than a copy.
-func folds(op kernel.Op, sources int) bool {
-	return sources > 1 || op.Kind == kolo.OpAvg || op.Kind == kolo.OpPreMulSum
 }
 
 // distinct are the devices of a list, each once, without the host.
@@ -242,7 +193,7 @@ func (r *run) home(d *device) *home {
 
 // begin starts a chain for the moves and one for each home. c.mu is held.
 func (r *run) begin() {
-	c := r.e.c
+	c := r.c
 	if len(r.moves) > 0 {
 		r.chain(r.uses(r.moves))
 	}
@@ -264,7 +215,7 @@ func (r *run) begin() {
 
 func (r *run) uses(ways []way) (list []*use) {
 	for _, w := range ways {
-		if u := r.e.c.move(w.from, w.to, w.size); u != nil {
+		if u := r.c.move(w.from, w.to, w.size); u != nil {
 			list = append(list, u)
 		}
 	}
@@ -283,7 +234,7 @@ func (r *run) chainDone(err error) {
 	}
 	if err != nil {
 		for _, w := range r.chains {
-			r.e.c.cancel(w, err)
+			r.c.cancel(w, err)
 		}
 	}
 	if r.left == 0 {
@@ -293,14 +244,14 @@ func (r *run) chainDone(err error) {
 
 // finish computes the bytes and completes the job.
 func (r *run) finish(err error) {
-	c := r.e.c
+	c := r.c
 	c.run(c.clock.at, func() {
 		if err == nil {
-			err = protect(r.compute)
+			err = driver.Protect(r.compute)
 		}
 	}, func() {
 		r.release()
-		c.run(c.clock.at, func() { r.job.Done(nil, err) }, func() { r.e.open.Done() })
+		c.run(c.clock.at, func() { r.job.Done(nil, err) }, r.ended)
 	})
 }
 

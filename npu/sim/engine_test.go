@@ -21,10 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var _ channel.Engine = (*sim.Engine)(nil)
-
 // do runs a job and waits for it.
-func (r *rig) do(e *sim.Engine, j *channel.Job) error {
+func (r *rig) do(e channel.Engine, j *channel.Job) error {
 	done := make(chan error, 1)
 	j.Done = func(t channel.Turn, err error) { done <- err }
 	e.Start(nil, j)

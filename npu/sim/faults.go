@@ -20,8 +20,8 @@ type fault struct {
 // with npu.ErrFault and err; 1 is the next. Copies, reductions, kernels, and the jobs
 // of an Engine that touch the device are tasks. A task that fails changes no byte.
 func (c *Cluster) Fail(index, n int, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.core.Lock()
+	defer c.core.Unlock()
 	s := c.slots[index]
 	s.faults = append(s.faults, fault{s.begun + n, fmt.Errorf("%w: %w", npu.ErrFault, err)})
 }
@@ -29,33 +29,22 @@ func (c *Cluster) Fail(index, n int, err error) {
 // Lose takes a device away: everything on it, and every transfer with it, ends at
 // once with npu.ErrLost. It cannot be opened again.
 func (c *Cluster) Lose(index int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := c.slots[index]
-	if s.broken != nil {
-		return
+	c.core.Enter()
+	defer c.core.Leave()
+	c.slots[index].lost = true
+	for _, d := range c.core.Opened() {
+		if d.Index() == index && d.Hooks() != nil {
+			d.Lose(nil)
+		}
 	}
-	s.broken = &npu.Error{Op: "lose", Device: index, Err: npu.ErrLost}
-	d := s.device
-	if d == nil {
-		return
-	}
-	c.enter()
-	for _, st := range d.streams {
-		c.order.Fail(&st.queue, s.broken)
-	}
-	for _, w := range c.touching(d) {
-		c.cancel(w, s.broken)
-	}
-	c.turn()
 }
 
 // Slow makes the way from one device to another, in that direction, slower by a
 // factor of at least 1, for transfers that begin later. Either may be Host. A factor
 // of 1 heals it.
 func (c *Cluster) Slow(from, to int, factor float64) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.core.Lock()
+	defer c.core.Unlock()
 	if factor < 1 || from == to || min(from, to) < Host || max(from, to) >= len(c.slots) {
 		return fmt.Errorf("%w: sim: slow %d to %d by %v", kolo.ErrArgument, from, to, factor)
 	}

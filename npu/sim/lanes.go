@@ -48,7 +48,7 @@ type chain struct {
 	over  bool
 }
 
-// start runs a chain from a moment on. c.mu is held.
+// start runs a chain from a moment on. The lock is held.
 func (c *Cluster) start(w *chain, ready time.Duration) {
 	c.works = append(c.works, w)
 	c.next(w, ready)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/npu/driver"
 )
 
 // move is the use of what moves n bytes; nil stands for the host. There is none
@@ -51,28 +52,22 @@ func slotOf(d *device) *slot {
 	return d.slot
 }
 
-// Edge says how the device reaches memory. Within the device it is a copy.
-func (d *device) Edge(s kolo.Space) (kolo.Edge, bool) {
-	c := d.c
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	to := c.spaces[s]
+// Edge says how the device reaches another's memory, nil for the host's. Within the
+// device it is a copy.
+func (d *device) Edge(peer *driver.Device) (kolo.Edge, bool) {
+	cfg, to := &d.c.cfg, own(peer)
 	line := func(k kolo.Link, l Line) (kolo.Edge, bool) {
 		return kolo.Edge{Link: k, Latency: l.Latency, Bandwidth: l.Bandwidth}, true
 	}
 	switch {
-	case d.trouble() != nil:
-		return kolo.Edge{}, false
-	case s == kolo.HostSpace:
-		return line(kolo.LinkPCIe, c.cfg.PCIe)
-	case to == nil || to.trouble() != nil:
-		return kolo.Edge{}, false
+	case to == nil:
+		return line(kolo.LinkPCIe, cfg.PCIe)
 	case to == d:
-		return line(kolo.LinkSelf, Line{Bandwidth: c.cfg.HBM / 2, Latency: c.cfg.Launch})
-	case c.cfg.NoPeer:
+		return line(kolo.LinkSelf, Line{Bandwidth: cfg.HBM / 2, Latency: cfg.Launch})
+	case cfg.NoPeer:
 		return kolo.Edge{}, false
 	case to.slot.server == d.slot.server:
-		return line(kolo.LinkHCCS, c.cfg.HCCS)
+		return line(kolo.LinkHCCS, cfg.HCCS)
 	}
-	return line(kolo.LinkRoCE, c.cfg.RoCE)
+	return line(kolo.LinkRoCE, cfg.RoCE)
 }

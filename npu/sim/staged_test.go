@@ -22,7 +22,7 @@ import (
 // stagedRig is a few devices and an engine that stages.
 type stagedRig struct {
 	devices  []npu.Device
-	plain    *sim.Engine
+	plain    channel.Engine
 	engine   *pcie.Engine
 	warnings []string
 }

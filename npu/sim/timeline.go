@@ -15,12 +15,12 @@ type Span = trace.Span
 // lane they are in order. What runs is in it with the end that it will have. dropped
 // is how many were not kept, by Config.Spans.
 func (c *Cluster) Timeline() (spans []Span, dropped int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.core.Lock()
+	defer c.core.Unlock()
 	return slices.Clone(c.spans), c.lost
 }
 
-// note keeps a span. c.mu is held.
+// note keeps a span. The lock is held.
 func (c *Cluster) note(s Span) {
 	if len(c.spans) < c.cfg.Spans {
 		c.spans = append(c.spans, s)

@@ -1,0 +1,91 @@
+package driver
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
+)
+
+// EngineHooks is how a driver's devices move and fold memory.
+type EngineHooks interface {
+	// Start begins a job with memory of a device in it. After Job.Done, ended is called.
+	Start(t channel.Turn, j *channel.Job, ended func())
+	// Close gives back what the engine has of devices. No job is on its way.
+	Close()
+}
+
+// Engine is a channel.Engine of the memory of a driver's devices and of the host.
+type Engine struct {
+	core  *Core
+	host  channel.Engine
+	hooks EngineHooks
+	open  sync.WaitGroup
+	ended func()
+}
+
+// Engine makes an engine. Jobs of host memory alone are given to host, which stays its
+// maker's to close; with a nil host they are done at once.
+func (c *Core) Engine(host channel.Engine, h EngineHooks) *Engine {
+	e := &Engine{core: c, host: host, hooks: h}
+	e.ended = e.open.Done
+	return e
+}
+
+// Start begins a job.
+func (e *Engine) Start(t channel.Turn, j *channel.Job) {
+	switch {
+	case !hostOnly(j):
+		e.open.Add(1)
+		e.hooks.Start(t, j, e.ended)
+	case e.host != nil:
+		e.host.Start(t, j)
+	default:
+		for i := range j.Parts {
+			Spread(j, &j.Parts[i])
+		}
+		j.Done(t, nil)
+	}
+}
+
+// Reaches says whether the memory is the host's or that of a device that is open.
+func (e *Engine) Reaches(s kolo.Space) bool {
+	if s == kolo.HostSpace {
+		return e.host == nil || e.host.Reaches(s)
+	}
+	e.core.mu.Lock()
+	defer e.core.mu.Unlock()
+	return e.core.spaces[s] != nil
+}
+
+// Lend helps the host's engine. A device needs no help.
+func (e *Engine) Lend(done *atomic.Uint32) {
+	if e.host != nil {
+		e.host.Lend(done)
+	}
+}
+
+// Close waits for the jobs that were started with devices. It may be called again.
+func (e *Engine) Close() {
+	e.open.Wait()
+	e.hooks.Close()
+}
+
+// Spread does a part of a job whose memory is all the host's.
+func Spread(j *channel.Job, p *channel.Part) { j.Op.Spread(hosts(p.Dst), hosts(p.Src)) }
+
+func hostOnly(j *channel.Job) bool {
+	elsewhere := func(m kolo.Memory) bool { return m.Space != kolo.HostSpace }
+	return !slices.ContainsFunc(j.Parts, func(p channel.Part) bool {
+		return slices.ContainsFunc(p.Src, elsewhere) || slices.ContainsFunc(p.Dst, elsewhere)
+	})
+}
+
+func hosts(list []kolo.Memory) (bytes [][]byte) {
+	for _, m := range list {
+		bytes = append(bytes, m.Host)
+	}
+	return bytes
+}
