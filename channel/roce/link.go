@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +18,7 @@ const (
 	postBursts = 1 // bursts of packets of 64 KiB, where a rank waits for Post to return
 	readBursts = 2 // where the reader has packets to read
 	pumpBursts = 16
+	pollBursts = 4  // where a rank polls, which then looks for packets again
 	runRounds  = 16 // times that there are new events
 	bulk       = 16 << 10
 )
@@ -42,6 +42,7 @@ const (
 	eventClose
 	eventFail
 	eventPackets
+	eventLanded
 	eventHello
 	eventTick
 )
@@ -52,8 +53,9 @@ type event struct {
 	op                  *channel.Op // post
 	group               uint64      // abort
 	err                 error       // abort, close, fail
-	buf                 *buffer     // packets: the bytes begin to end
+	buf                 *buffer     // packets: the bytes begin to end; landed: the first end packets
 	begin, end, segment int
+	seq                 uint64         // packets, landed: link.handed with them
 	from                netip.AddrPort // packets, hello
 	hello               *hello
 }
@@ -88,6 +90,10 @@ type link struct {
 	timing   times
 	traffic  traffic
 	refusals int // packets after the end that were answered
+	burst    burst
+	lands    bool // landing of the port may be this link's
+
+	handed uint64 // requests that were handed to the link; the reader's of the port
 }
 
 // linkState is how far a link is.
@@ -184,10 +190,9 @@ func (l *link) Close(t channel.Turn, cause error) {
 	l.tell(t, event{kind: eventClose, err: cause})
 }
 
-// packets brings packets for one of the link's queue pairs, in a buffer of the reader.
-func (l *link) packets(b *buffer, begin, end, segment int, from netip.AddrPort) {
-	e := event{kind: eventPackets, buf: b, begin: begin, end: end, segment: segment, from: from}
-	b.refs.Add(1)
+// packets brings packets for the link's queue pairs, in a buffer of the reader.
+func (l *link) packets(e event) {
+	e.buf.refs.Add(1)
 	if l.post(e) {
 		l.run(nil, readBursts)
 	}
@@ -289,6 +294,9 @@ func (l *link) handle(e *event) {
 		l.fail(e.err)
 	case eventPackets:
 		l.receive(e)
+		l.d.release(e.buf)
+	case eventLanded:
+		l.arrived(e)
 		l.d.release(e.buf)
 	case eventHello:
 		l.greet(e.from, e.hello)
@@ -396,18 +404,24 @@ func (l *link) receive(e *event) {
 	now := l.d.now()
 	l.timing.heard = now
 	l.input += e.end - e.begin
+	last := -1
 	for at := e.begin; at < e.end; at += e.segment {
-		p, err := rc.Parse(e.buf.b[at:min(at+e.segment, e.end)])
+		b := e.buf.b[at:min(at+e.segment, e.end)]
+		p, err := rc.Parse(b)
 		if err != nil {
 			l.d.counts.unknown.Add(1)
 			continue
 		}
-		i := slices.IndexFunc(l.mine.qps, func(q qpAddress) bool { return q.qpn == p.QPN })
-		if i < 0 || i >= len(l.pairs) {
-			continue // of a queue pair that the peer has no use for, or the link has ended
+		i := l.pairOf(b)
+		if i < 0 {
+			continue
 		}
 		l.pairs[i].qp.Input(now, &p)
 		l.collect(i)
+		last = i
+	}
+	if last >= 0 && l.state == open {
+		l.offer(last, e.seq)
 	}
 }
 
@@ -462,39 +476,6 @@ func (l *link) flush(bursts *int) (more bool) {
 	return more
 }
 
-// transmit sends the packets of one queue pair: those of equal size with one call, of
-// which the last may be shorter.
-func (l *link) transmit(p *pair, space []byte, now time.Duration, bursts *int) (more bool) {
-	for ; *bursts > 0; *bursts-- {
-		b, segment, n := space[:0], 0, 0
-		for n < burstMost && len(b)+rc.MaxMTU+rc.MaxOverhead <= burstBytes {
-			start := len(b)
-			b = p.qp.Output(now, b)
-			if len(b) == start {
-				break
-			}
-			b = b[:start+len(p.flow.Seal(b[start:]))]
-			size := len(b) - start
-			if segment > 0 && size > segment { // it does not go with those before
-				l.port.send(p.conn, b[:start], segment, l.to)
-				b = space[:copy(space[:size], b[start:])]
-				n, segment = 0, 0
-			}
-			n++
-			if segment == 0 {
-				segment = size
-			} else if size < segment {
-				break
-			}
-		}
-		if len(b) == 0 {
-			return false
-		}
-		l.port.send(p.conn, b, segment, l.to)
-	}
-	return p.qp.Ready(now)
-}
-
 // settle ends the link if there is a reason to. It is false where there is something
 // to send after that.
 func (l *link) settle() bool {
@@ -535,6 +516,7 @@ func (l *link) fail(err error) {
 
 // end ends a link that has nothing to do any more; err is why, nil if it was closed.
 func (l *link) end(err error) {
+	l.revoke()
 	l.traffic.drop(l.closed)
 	if err != nil && l.theirs.nonce != 0 { // the peer need not find out by itself
 		l.port.hello(&hello{kind: helloReject, job: l.d.job, epoch: l.d.epoch, from: l.me, to: l.peer, seen: l.theirs.nonce, reason: err.Error()}, l.to)

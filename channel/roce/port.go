@@ -36,8 +36,11 @@ type port struct {
 	mu     sync.Mutex
 	others []*socket // further source ports, made at need; they only send
 
+	landing landing
+
 	busy  atomic.Bool // somebody reads; what is below is his
 	buf   *buffer
+	list  [][]byte // what is read into
 	oob   [128]byte
 	flows map[netip.AddrPort]*rc.Flow
 }
@@ -45,8 +48,9 @@ type port struct {
 // buffer is memory for what one read gives. It is used again when the reader and every
 // link that has a part of it have released it.
 type buffer struct {
-	b    []byte
-	refs atomic.Int32
+	b      []byte
+	places [][]byte // of a landing: payloads that are elsewhere
+	refs   atomic.Int32
 }
 
 func (d *Driver) takeBuffer() *buffer {
@@ -57,6 +61,8 @@ func (d *Driver) takeBuffer() *buffer {
 
 func (d *Driver) release(b *buffer) {
 	if b.refs.Add(-1) == 0 {
+		clear(b.places[:cap(b.places)])
+		b.places = b.places[:0]
 		d.buffers.Put(b)
 	}
 }
@@ -136,8 +142,7 @@ func (p *port) read() {
 				return
 			}
 		}
-		for p.look() {
-		}
+		p.drain()
 		if err := p.conn.wait(); err != nil {
 			select {
 			case <-p.closed:
@@ -155,28 +160,37 @@ func (p *port) look() bool {
 		return false
 	}
 	defer p.busy.Store(false)
-	n, oobn, from, err := p.conn.recv(p.buf.b, p.oob[:])
+	n, ahead := p.lookAhead()
+	if !ahead {
+		n = p.lookOnce()
+	}
+	if p.buf.refs.Load() > 1 { // a link keeps a part of it
+		p.d.release(p.buf)
+		p.buf = p.d.takeBuffer()
+	}
+	return n >= 0
+}
+
+// lookOnce reads once into the buffer. n is as that of socket.recv.
+func (p *port) lookOnce() (n int) {
+	p.list = append(p.list[:0], p.buf.b)
+	n, oobn, from, err := p.conn.recv(p.list, p.oob[:])
 	if err != nil {
 		p.d.counts.readErrors.Add(1)
 	}
 	if n < 0 {
-		return false
+		return n
 	}
 	segment := segmentOf(p.oob[:oobn])
 	if segment <= 0 {
 		segment = max(n, 1)
 	}
-	p.sort(p.buf, n, segment, from)
-	if p.buf.refs.Load() > 1 { // a link keeps a part of it
-		p.d.release(p.buf)
-		p.buf = p.d.takeBuffer()
-	}
-	return true
+	p.sort(p.buf, 0, n, segment, from)
+	return n
 }
 
-// sort gives the packets of one read to their links: neighbours for the same link
-// together.
-func (p *port) sort(buf *buffer, n, segment int, from netip.AddrPort) {
+// flow is the CRC's view of what an address sends.
+func (p *port) flow(from netip.AddrPort) *rc.Flow {
 	f := p.flows[from]
 	if f == nil {
 		if len(p.flows) >= maxFlows {
@@ -185,17 +199,26 @@ func (p *port) sort(buf *buffer, n, segment int, from netip.AddrPort) {
 		f = flow(from, p.addr)
 		p.flows[from] = f
 	}
+	return f
+}
+
+// sort gives the packets in a part of a buffer to their links: neighbours for the same
+// link together.
+func (p *port) sort(buf *buffer, begin, end, segment int, from netip.AddrPort) {
+	f := p.flow(from)
 	var to *link
-	begin := 0
-	give := func(end int) {
-		if to != nil && end > begin {
-			to.packets(buf, begin, end, segment, from)
+	requests := false
+	give := func(before int) {
+		if to != nil && before > begin {
+			if requests {
+				to.handed++
+			}
+			to.packets(event{kind: eventPackets, buf: buf, begin: begin, end: before, segment: segment, from: from, seq: to.handed})
 		}
-		to = nil
+		to, requests = nil, false
 	}
-	for at := 0; at < n; at += segment {
-		end := min(at+segment, n)
-		b := buf.b[at:end]
+	for at := begin; at < end; at += segment {
+		b := buf.b[at:min(at+segment, end)]
 		if !f.Sealed(b) {
 			p.d.counts.badCRC.Add(1)
 			give(at)
@@ -208,43 +231,53 @@ func (p *port) sort(buf *buffer, n, segment int, from netip.AddrPort) {
 			continue
 		}
 		l := p.d.linkOf(qpn)
+		if l != nil && l.port != p {
+			p.d.counts.unknown.Add(1)
+			l = nil
+		}
 		if l != to {
 			give(at)
 			to, begin = l, at
 		}
+		requests = requests || rc.Opcode(b[0]) != rc.Acknowledge
 	}
-	give(n)
+	give(end)
 }
 
 // send sends packets of segment bytes each, the last one perhaps less, from a socket.
-// What the kernel does not take is lost, as on the way.
-func (p *port) send(c *socket, b []byte, segment int, to netip.AddrPort) {
-	if wire := p.d.cfg.wire; wire != nil {
-		for len(b) > 0 {
-			n := min(segment, len(b))
-			wire(b[:n], func(packet []byte) { p.write(c, packet, nil, to) })
-			b = b[n:]
-		}
-		return
-	}
-	if len(b) > segment && p.gso.Load() {
+// They come in pieces, of size bytes in all. What the kernel does not take is lost, as on
+// the way.
+func (p *port) send(c *socket, list [][]byte, size, segment int, to netip.AddrPort) {
+	wire := p.d.cfg.wire
+	if wire == nil && (size <= segment || p.gso.Load()) {
 		var space [64]byte
-		if p.write(c, b, segmentation(space[:0], segment), to) {
+		oob := space[:0]
+		if size > segment {
+			oob = segmentation(oob, segment)
+		}
+		if p.write(c, list, oob, to) {
 			return
 		}
 		p.gso.Store(false) // a device without it; one by one from here on
 	}
-	for len(b) > 0 {
+	buf := p.d.takeBuffer()
+	defer p.d.release(buf)
+	for b := joined(buf.b[:0], list); len(b) > 0; {
 		n := min(segment, len(b))
-		p.write(c, b[:n], nil, to)
+		if wire != nil {
+			wire(b[:n], func(packet []byte) { p.write(c, [][]byte{packet}, nil, to) })
+		} else {
+			p.write(c, [][]byte{b[:n]}, nil, to)
+		}
 		b = b[n:]
 	}
 }
 
-func (p *port) write(c *socket, b, oob []byte, to netip.AddrPort) bool {
-	err := c.send(b, oob, to)
+// write is false where packets must be sent one by one.
+func (p *port) write(c *socket, list [][]byte, oob []byte, to netip.AddrPort) bool {
+	err := c.send(list, oob, to)
 	if err != nil {
 		p.d.counts.writeErrors.Add(1)
 	}
-	return err == nil || oob == nil || errors.Is(err, net.ErrClosed)
+	return err == nil || len(oob) == 0 || errors.Is(err, net.ErrClosed)
 }

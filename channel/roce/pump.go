@@ -1,17 +1,23 @@
 package roce
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // pump is the driver's goroutine for what must not hold up a rank or a reader: large
-// amounts of data, and what is begun where nothing may run.
+// amounts of data, and what is begun where nothing may run. While others have nothing else
+// to do, ranks that poll and the readers, they do it in its place.
 type pump struct {
-	d      *Driver
-	mu     sync.Mutex
-	cond   *sync.Cond
-	links  []*link // run next, oldest first
-	knocks []rejection
-	ending bool
-	worker sync.WaitGroup
+	d       *Driver
+	mu      sync.Mutex
+	cond    *sync.Cond
+	links   []*link      // run next, oldest first
+	waiting atomic.Bool  // there are some
+	helpers atomic.Int32 // goroutines that share the work
+	knocks  []rejection
+	ending  bool
+	worker  sync.WaitGroup
 }
 
 type rejection struct {
@@ -26,12 +32,49 @@ func (p *pump) init(d *Driver) {
 	p.worker.Go(p.work)
 }
 
-// add lets the pump run a link, whose running flag the caller has set.
+// add lets the pump, or a helper, run a link, whose running flag the caller has
+// set.
 func (p *pump) add(l *link) {
 	p.mu.Lock()
 	p.links = append(p.links, l)
+	p.waiting.Store(true)
+	p.mu.Unlock()
+	if p.helpers.Load() == 0 {
+		p.cond.Signal()
+	}
+}
+
+// join is called by a goroutine that reads and from then on calls share: what it does
+// itself needs no other goroutine to be woken, and no processor besides its own.
+func (p *pump) join() { p.helpers.Add(1) }
+
+// leave ends that.
+func (p *pump) leave() {
+	if p.helpers.Add(-1) > 0 || !p.waiting.Load() {
+		return
+	}
+	p.mu.Lock() // the goroutine is about to wait, or does
 	p.mu.Unlock()
 	p.cond.Signal()
+}
+
+// share runs the link that waits longest on the goroutine of a helper.
+func (p *pump) share() bool {
+	if !p.waiting.Load() {
+		return false
+	}
+	p.mu.Lock()
+	var l *link
+	if len(p.links) > 0 {
+		l = p.links[0]
+		p.links = append(p.links[:0], p.links[1:]...)
+	}
+	p.waiting.Store(len(p.links) > 0)
+	p.mu.Unlock()
+	if l != nil {
+		l.run(nil, pollBursts)
+	}
+	return l != nil
 }
 
 // reject lets the pump answer a knock.
@@ -54,11 +97,12 @@ func (p *pump) close() {
 func (p *pump) work() {
 	for {
 		p.mu.Lock()
-		for len(p.links) == 0 && len(p.knocks) == 0 && !p.ending {
+		for (len(p.links) == 0 || p.helpers.Load() > 0) && len(p.knocks) == 0 && !p.ending {
 			p.cond.Wait()
 		}
 		links, knocks := p.links, p.knocks
 		p.links, p.knocks = nil, nil
+		p.waiting.Store(false)
 		end := p.ending && len(links) == 0 && len(knocks) == 0
 		p.mu.Unlock()
 		if end {

@@ -33,6 +33,7 @@ type Driver struct {
 	counts  counts
 	pollers atomic.Int32 // ranks in Poll
 	polls   atomic.Int64 // calls of Poll so far
+	moving  atomic.Int32 // large messages under way
 
 	mu     sync.RWMutex
 	ports  []*port // the first is the loopback's
@@ -62,11 +63,12 @@ type Stats struct {
 	rc.Stats
 	BadCRC, Unknown         int64 // packets that were dropped: their CRC is wrong; for nobody here
 	ReadErrors, WriteErrors int64 // calls of the socket
+	Placed                  int64 // packets whose payloads the kernel has put into the receive's memory
 }
 
 // counts is Stats as it is kept; of queue pairs those that have ended.
 type counts struct {
-	badCRC, unknown, readErrors, writeErrors atomic.Int64
+	badCRC, unknown, readErrors, writeErrors, placed atomic.Int64
 
 	mu  sync.Mutex
 	rcs rc.Stats
@@ -119,7 +121,7 @@ func (d *Driver) Link() kolo.Link { return kolo.LinkRoCE }
 
 // Stats is what the driver has seen so far; of links that are open only the drops.
 func (d *Driver) Stats() Stats {
-	s := Stats{BadCRC: d.counts.badCRC.Load(), Unknown: d.counts.unknown.Load(), ReadErrors: d.counts.readErrors.Load(), WriteErrors: d.counts.writeErrors.Load()}
+	s := Stats{BadCRC: d.counts.badCRC.Load(), Unknown: d.counts.unknown.Load(), ReadErrors: d.counts.readErrors.Load(), WriteErrors: d.counts.writeErrors.Load(), Placed: d.counts.placed.Load()}
 	d.counts.mu.Lock()
 	defer d.counts.mu.Unlock()
 	s.Stats = d.counts.rcs
@@ -350,7 +352,8 @@ func (d *Driver) control(p *port, from netip.AddrPort, b []byte) {
 func (p *port) hello(h *hello, to netip.AddrPort) {
 	packet := h.packet()
 	b := packet.Append(make([]byte, 0, 512))
-	p.send(p.conn, flow(p.addr, to).Seal(b), 1<<16, to)
+	b = flow(p.addr, to).Seal(b)
+	p.send(p.conn, [][]byte{b}, len(b), len(b), to)
 }
 
 // Close ends the endpoint's links. It may be called in a turn: the pump does it.

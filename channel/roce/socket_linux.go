@@ -159,11 +159,12 @@ func (s *socket) wait() error {
 	})
 }
 
-// recv receives without waiting; n is negative if there is nothing.
-func (s *socket) recv(b, oob []byte) (n, oobn int, from netip.AddrPort, err error) {
+// recv receives into a list of memory without waiting; n is negative if there is nothing.
+func (s *socket) recv(list [][]byte, oob []byte) (n, oobn int, from netip.AddrPort, err error) {
 	var name unix.RawSockaddrInet6 // the larger of the two
-	iov := unix.Iovec{Base: &b[0], Len: uint64(len(b))}
-	msg := unix.Msghdr{Name: (*byte)(unsafe.Pointer(&name)), Namelen: unix.SizeofSockaddrInet6, Iov: &iov, Iovlen: 1, Control: &oob[0], Controllen: uint64(len(oob))}
+	var vectors [mostVectors]unix.Iovec
+	count := fill(&vectors, list)
+	msg := unix.Msghdr{Name: (*byte)(unsafe.Pointer(&name)), Namelen: unix.SizeofSockaddrInet6, Iov: &vectors[0], Iovlen: uint64(count), Control: &oob[0], Controllen: uint64(len(oob))}
 	s.use.RLock()
 	defer s.use.RUnlock()
 	if s.closed {
@@ -190,8 +191,11 @@ func (s *socket) recv(b, oob []byte) (n, oobn int, from netip.AddrPort, err erro
 // milliseconds; then the packet is lost.
 const sendWait = 100
 
-// send sends a packet, or with oob several.
-func (s *socket) send(b, oob []byte, to netip.AddrPort) error {
+// mostVectors is the most pieces of one call:
+const mostVectors = 256 // of 65,000 bytes in pieces of 512 at least, and a header for each of 64 packets
+
+// send sends a packet, or with oob several, whose bytes are those of a list.
+func (s *socket) send(list [][]byte, oob []byte, to netip.AddrPort) error {
 	var name unix.RawSockaddrInet6
 	size := uint32(unix.SizeofSockaddrInet6)
 	port := to.Port()<<8 | to.Port()>>8
@@ -201,8 +205,9 @@ func (s *socket) send(b, oob []byte, to netip.AddrPort) error {
 	} else {
 		name.Family, name.Port, name.Addr = unix.AF_INET6, port, to.Addr().As16()
 	}
-	iov := unix.Iovec{Base: &b[0], Len: uint64(len(b))}
-	msg := unix.Msghdr{Name: (*byte)(unsafe.Pointer(&name)), Namelen: size, Iov: &iov, Iovlen: 1}
+	var vectors [mostVectors]unix.Iovec
+	n := fill(&vectors, list)
+	msg := unix.Msghdr{Name: (*byte)(unsafe.Pointer(&name)), Namelen: size, Iov: &vectors[0], Iovlen: uint64(n)}
 	if len(oob) > 0 {
 		msg.Control, msg.Controllen = &oob[0], uint64(len(oob))
 	}
@@ -224,6 +229,26 @@ func (s *socket) send(b, oob []byte, to netip.AddrPort) error {
 		}
 	}
 	return os.NewSyscallError("sendmsg", syscall.EAGAIN)
+}
+
+// fill makes vectors of the pieces of a list, one for neighbours in memory, and says how
+// many.
+func fill(vectors *[mostVectors]unix.Iovec, list [][]byte) (n int) {
+	var last []byte
+	for _, b := range list {
+		switch {
+		case len(b) == 0:
+			continue
+		case n > 0 && follows(last, b):
+			vectors[n-1].Len += uint64(len(b))
+			last = last[:len(last)+len(b)]
+			continue
+		}
+		vectors[n].Base, vectors[n].Len = &b[0], uint64(len(b))
+		last = b
+		n++
+	}
+	return n
 }
 
 // segmentation appends the control message that cuts what is sent into packets.

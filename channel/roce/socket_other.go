@@ -17,14 +17,14 @@ func openSocket(netip.AddrPort, int) (*socket, error) {
 	return nil, fmt.Errorf("%w: roce on %s/%s", kolo.ErrUnsupported, runtime.GOOS, runtime.GOARCH)
 }
 
-func (*socket) number() uint16                            { return 0 }
-func (*socket) grow() int                                 { return 0 }
-func (*socket) offload() bool                             { return false }
-func (*socket) listens() error                            { return nil }
-func (*socket) close() error                              { return nil }
-func (*socket) wait() error                               { return nil }
-func (*socket) send([]byte, []byte, netip.AddrPort) error { return nil }
-func (*socket) recv([]byte, []byte) (int, int, netip.AddrPort, error) {
+func (*socket) number() uint16                              { return 0 }
+func (*socket) grow() int                                   { return 0 }
+func (*socket) offload() bool                               { return false }
+func (*socket) listens() error                              { return nil }
+func (*socket) close() error                                { return nil }
+func (*socket) wait() error                                 { return nil }
+func (*socket) send([][]byte, []byte, netip.AddrPort) error { return nil }
+func (*socket) recv([][]byte, []byte) (int, int, netip.AddrPort, error) {
 	return -1, 0, netip.AddrPort{}, nil
 }
 

@@ -386,6 +386,7 @@ func (x *traffic) match(p posting, a *arrival) {
 	}
 	x.nextSlot++
 	x.slots[x.nextSlot] = r
+	x.l.d.moving.Add(1)
 	x.record(&record{kind: recordTake, id: a.id, slot: x.nextSlot, region: r.region.Key})
 }
 
@@ -428,6 +429,7 @@ func (x *traffic) write(r *record) {
 		return // withdrawn; the peer will have heard
 	}
 	x.writing[s] = true
+	x.l.d.moving.Add(1)
 	pieces := make([][]byte, 0, len(s.op.Mem))
 	for _, m := range s.op.Mem {
 		pieces = append(pieces, m.Host)
@@ -477,6 +479,7 @@ func cut(list [][]byte, off, n int64) (part [][]byte) {
 func (x *traffic) written(s *sending) {
 	if s.left--; s.left == 0 && x.writing[s] {
 		delete(x.writing, s)
+		x.l.d.moving.Add(-1)
 		x.l.complete(s.op, nil)
 	}
 }
@@ -492,6 +495,8 @@ func (x *traffic) striped(slot uint32) {
 		return
 	}
 	delete(x.slots, slot)
+	x.l.d.moving.Add(-1)
+	x.l.revoke()
 	x.l.domain.Deregister(r.region)
 	if r.view != nil {
 		show(r.op, r.view)
@@ -530,6 +535,8 @@ func (x *traffic) cancelled(id uint32) {
 // forget takes the memory of a receive that is under way back.
 func (x *traffic) forget(slot uint32, r *receiving) {
 	delete(x.slots, slot)
+	x.l.d.moving.Add(-1)
+	x.l.revoke()
 	x.l.domain.Deregister(r.region)
 	if r.view != nil {
 		r.view.free()
@@ -634,6 +641,7 @@ func (x *traffic) drop(cause error) {
 	for s := range x.writing {
 		x.l.complete(s.op, cause)
 	}
+	x.l.d.moving.Add(-int32(len(x.writing)))
 	clear(x.writing)
 	for slot, r := range x.slots {
 		x.forget(slot, r)

@@ -57,21 +57,29 @@ func (f *Flow) ports(src, dst uint16) {
 // ID4 sets the identification of the IPv4 packets that follow, which the CRC covers.
 func (f *Flow) ID4(id uint16) { binary.BigEndian.PutUint16(f.head[12:], id) }
 
-// CRC is the invariant CRC of a packet without it. packet has at least 12 bytes.
-func (f *Flow) CRC(packet []byte) uint32 {
-	size := uint16(len(packet) + ICRCSize + 8)
+// CRC is the invariant CRC of a packet without it: of its first piece, which begins with
+// the base transport header, and of the pieces behind that.
+func (f *Flow) CRC(packet []byte, rest ...[]byte) uint32 {
+	size := len(packet) + ICRCSize + 8
+	for _, b := range rest {
+		size += len(b)
+	}
 	if f.ip == 40 {
-		binary.BigEndian.PutUint16(f.head[12:], size)
+		binary.BigEndian.PutUint16(f.head[12:], uint16(size))
 	} else {
-		binary.BigEndian.PutUint16(f.head[10:], size+20)
+		binary.BigEndian.PutUint16(f.head[10:], uint16(size+20))
 	}
 	udp := 8 + f.ip
-	binary.BigEndian.PutUint16(f.head[udp+4:], size)
+	binary.BigEndian.PutUint16(f.head[udp+4:], uint16(size))
 	bth := f.head[udp+8 : udp+8+bthSize]
 	copy(bth, packet)
 	bth[4] = 0xff // congestion marks
 	crc := crc32.Update(0, crc32.IEEETable, f.head[:udp+8+bthSize])
-	return crc32.Update(crc, crc32.IEEETable, packet[bthSize:])
+	crc = crc32.Update(crc, crc32.IEEETable, packet[bthSize:])
+	for _, b := range rest {
+		crc = crc32.Update(crc, crc32.IEEETable, b)
+	}
+	return crc
 }
 
 // Seal appends the CRC to a packet.

@@ -48,6 +48,28 @@ func (v *Vector) appendTo(b []byte, off, n int64) []byte {
 	return b
 }
 
+// appendPieces appends the pieces that n bytes from off on lie in.
+func (v *Vector) appendPieces(list [][]byte, off, n int64) [][]byte {
+	for n > 0 {
+		p := v.piece(off, n)
+		list = append(list, p)
+		off, n = off+int64(len(p)), n-int64(len(p))
+	}
+	return list
+}
+
+// holds says whether p, which is not empty, is the memory from off on.
+func (v *Vector) holds(off int64, p []byte) bool {
+	b := v.piece(off, int64(len(p)))
+	return len(b) == len(p) && &b[0] == &p[0]
+}
+
+// part is a part of a vector: the payload of a packet.
+type part struct {
+	of     *Vector
+	off, n int64
+}
+
 // write writes p from off on.
 func (v *Vector) write(off int64, p []byte) {
 	for len(p) > 0 {

@@ -148,8 +148,7 @@ func Parse(b []byte) (Packet, error) {
 	if len(b) < bthSize+ICRCSize {
 		return Packet{}, fmt.Errorf("%w: %d bytes", ErrPacket, len(b))
 	}
-	p := Packet{Op: Opcode(b[0]), Solicited: b[1]&0x80 != 0, PKey: binary.BigEndian.Uint16(b[2:]),
-		QPN: binary.BigEndian.Uint32(b[4:]) & psnMask, AckReq: b[8]&0x80 != 0, PSN: binary.BigEndian.Uint32(b[8:]) & psnMask}
+	p := apart(b)
 	s := shapes[p.Op]
 	pad, size := int(b[1]>>4&3), s.headerSize()
 	switch {
@@ -184,6 +183,20 @@ func Parse(b []byte) (Packet, error) {
 		return Packet{}, fmt.Errorf("%w: %v with %d bytes of data", ErrPacket, p.Op, len(p.Payload))
 	}
 	return p, nil
+}
+
+// apart reads the base transport header only.
+func apart(head []byte) Packet {
+	return Packet{Op: Opcode(head[0]), Solicited: head[1]&0x80 != 0, PKey: binary.BigEndian.Uint16(head[2:]),
+		QPN: binary.BigEndian.Uint32(head[4:]) & psnMask, AckReq: head[8]&0x80 != 0, PSN: binary.BigEndian.Uint32(head[8:]) & psnMask}
+}
+
+// ParseMiddle reads a packet of the middle of a WRITE, whose payload lies elsewhere than
+// its transport header. Landing.Fits has looked at the header.
+func ParseMiddle(head, payload []byte) Packet {
+	p := apart(head)
+	p.Payload = payload
+	return p
 }
 
 // Append appends the packet, padded, without the CRC.

@@ -254,8 +254,28 @@ func (q *QP) Input(now time.Duration, p *Packet) {
 // itself where there is nothing to send for the time being. A packet has at most MTU
 // + MaxOverhead - ICRCSize bytes.
 func (q *QP) Output(now time.Duration, b []byte) []byte {
+	b, data := q.output(now, b)
+	if data.n > 0 {
+		b = data.of.appendTo(b, data.off, data.n)
+	}
+	return append(b, 0, 0, 0)[:len(b)+padding(int(data.n))]
+}
+
+// Gather is Output for who sends payloads from where they are: it appends the headers of
+// the next packet to head, and the pieces of its payload to list. Padding and CRC are the
+// caller's. Where there is nothing to send both are returned as they are.
+func (q *QP) Gather(now time.Duration, head []byte, list [][]byte) ([]byte, [][]byte) {
+	head, data := q.output(now, head)
+	if data.n > 0 {
+		list = data.of.appendPieces(list, data.off, data.n)
+	}
+	return head, list
+}
+
+// output appends the headers of the next packet and says what its payload is.
+func (q *QP) output(now time.Duration, b []byte) ([]byte, part) {
 	if !q.linked {
-		return b
+		return b, part{}
 	}
 	if q.res.held > 0 && now >= q.res.due {
 		q.ack(q.res.expected - 1)
@@ -265,7 +285,7 @@ func (q *QP) Output(now time.Duration, b []byte) []byte {
 		return q.reply(b)
 	}
 	if q.err != OK {
-		return b
+		return b, part{}
 	}
 	return q.transmit(now, b)
 }

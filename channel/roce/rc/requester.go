@@ -67,11 +67,12 @@ func (q *QP) mayTransmit(now time.Duration) bool {
 	return r.next < min(r.end, q.limit()) && !(r.silent && now < r.quiet)
 }
 
-// transmit appends the next request packet, if one may go.
-func (q *QP) transmit(now time.Duration, b []byte) []byte {
-	r := &q.req
+// transmit appends the headers of the next request packet, if one may go, and says what
+// its payload is.
+func (q *QP) transmit(now time.Duration, b []byte) ([]byte, part) {
+	r, data := &q.req, part{}
 	if !q.mayTransmit(now) {
-		return b
+		return b, data
 	}
 	limit := q.limit()
 	r.silent = false
@@ -80,7 +81,7 @@ func (q *QP) transmit(now time.Duration, b []byte) []byte {
 	}
 	w := r.works.at(r.at)
 	if w.Kind == Read && r.reads.len() >= q.cfg.Reads {
-		return b
+		return b, data
 	}
 	if r.next == r.una && !r.timed {
 		r.since = now
@@ -90,7 +91,7 @@ func (q *QP) transmit(now time.Duration, b []byte) []byte {
 	if w.Kind == Read {
 		b = q.readRequest(b, w)
 	} else {
-		b = q.dataPacket(b, w, limit)
+		b, data = q.dataPacket(b, w, limit)
 	}
 	q.stats.Sent++
 	if again {
@@ -102,11 +103,11 @@ func (q *QP) transmit(now time.Duration, b []byte) []byte {
 	if !r.timed {
 		r.arm(now, &q.cfg)
 	}
-	return b
+	return b, data
 }
 
-// dataPacket appends packet next of a SEND or WRITE.
-func (q *QP) dataPacket(b []byte, w *work, limit int64) []byte {
+// dataPacket appends the headers of packet next of a SEND or WRITE.
+func (q *QP) dataPacket(b []byte, w *work, limit int64) ([]byte, part) {
 	r, mtu := &q.req, int64(q.cfg.MTU)
 	i := r.next - w.first
 	size := min(mtu, w.Data.Len()-i*mtu)
@@ -123,9 +124,7 @@ func (q *QP) dataPacket(b []byte, w *work, limit int64) []byte {
 	if last {
 		p.Imm = w.Imm
 	}
-	b = p.appendHeader(b, int(size))
-	b = w.Data.appendTo(b, i*mtu, size)
-	return append(b, 0, 0, 0)[:len(b)+padding(int(size))]
+	return p.appendHeader(b, int(size)), part{&w.Data, i * mtu, size}
 }
 
 // readRequest appends the request of a READ's next chunk. Chunks lie at fixed places of

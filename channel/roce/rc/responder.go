@@ -200,7 +200,9 @@ func (q *QP) takeWrite(p *Packet, s shape) bool {
 	}
 	*in = next
 	if n := int64(len(p.Payload)); n > 0 {
-		in.region.bytes.write(in.at, p.Payload)
+		if !in.region.bytes.holds(in.at, p.Payload) {
+			in.region.bytes.write(in.at, p.Payload)
+		}
 		in.at, in.left, in.size = in.at+n, in.left-n, in.size+n
 	}
 	return true
@@ -273,21 +275,22 @@ func (q *QP) refuse(s Syndrome, end Status) {
 	q.fail(end, Flushed)
 }
 
-// reply appends the oldest answer, or the next packet of it.
-func (q *QP) reply(b []byte) []byte {
+// reply appends the headers of the oldest answer, or of the next packet of it, and says
+// what its payload is.
+func (q *QP) reply(b []byte) ([]byte, part) {
 	r := &q.res
 	a := r.replies.at(0)
 	p := Packet{PKey: defaultPKey, QPN: q.peer, PSN: psnOf(a.seq), Syndrome: a.syndrome, MSN: a.msn, Op: Acknowledge}
 	if a.syndrome != readReply {
 		r.replies.pop()
-		return p.appendHeader(b, 0)
+		return p.appendHeader(b, 0), part{}
 	}
 	if a.region != nil && a.region.gone {
 		r.replies.pop()
 		p.Syndrome = NAKAccess
 		q.stats.SentNAKs++
 		q.fail(RemoteAccess, Flushed)
-		return p.appendHeader(b, 0)
+		return p.appendHeader(b, 0), part{}
 	}
 	n := min(a.left, int64(q.cfg.MTU))
 	switch {
@@ -301,14 +304,60 @@ func (q *QP) reply(b []byte) []byte {
 		p.Op = ReadMiddle
 	}
 	p.Syndrome = ACK
-	b = p.appendHeader(b, int(n))
+	data := part{}
 	if n > 0 {
-		b = a.region.bytes.appendTo(b, a.off, n)
+		data = part{&a.region.bytes, a.off, n}
 	}
-	b = append(b, 0, 0, 0)[:len(b)+padding(int(n))]
 	a.seq, a.off, a.left, a.begun = a.seq+1, a.off+n, a.left-n, true
 	if a.left == 0 {
 		r.replies.pop()
 	}
-	return b
+	return p.appendHeader(b, int(n)), data
+}
+
+// Landing is where the WRITE that is coming in on a queue pair goes: whoever receives
+// packets may let their payloads go there at once.
+type Landing struct {
+	PSN   uint32 // of the next packet
+	MTU   int
+	Left  int64 // bytes that are to come of the WRITE, the last packet's among them
+	bytes Vector
+	at    int64
+}
+
+// Landing says where the next packets of a WRITE in progress go. There is none where
+// fewer than two packets are to come.
+func (q *QP) Landing() (l Landing, ok bool) {
+	in := &q.res.in
+	if q.err != OK || in.of != isWrite || in.left <= int64(q.cfg.MTU) || in.region.gone {
+		return l, false
+	}
+	return Landing{PSN: psnOf(q.res.expected), MTU: q.cfg.MTU, Left: in.left, bytes: in.region.bytes, at: in.at}, true
+}
+
+// Place is the memory for the payload of the i-th next packet. It is nil for the last
+// packet of the WRITE, which may be shorter, and where the memory is in several pieces.
+func (l *Landing) Place(i int) []byte {
+	off, mtu := int64(i)*int64(l.MTU), int64(l.MTU)
+	if l.Left-off <= mtu {
+		return nil
+	}
+	if b := l.bytes.piece(l.at+off, mtu); int64(len(b)) == mtu {
+		return b[:mtu:mtu]
+	}
+	return nil
+}
+
+// Fits says whether the packet with this transport header is the i-th next of the
+// WRITE.
+func (l *Landing) Fits(i int, head []byte) bool {
+	p := apart(head)
+	return Opcode(head[0]) == WriteMiddle && head[1]&0x3f == 0 && p.PSN == (l.PSN+uint32(i))&psnMask
+}
+
+// Advance notes that n packets have come.
+func (l *Landing) Advance(n int) {
+	l.PSN = (l.PSN + uint32(n)) & psnMask
+	l.at += int64(n) * int64(l.MTU)
+	l.Left -= int64(n) * int64(l.MTU)
 }
