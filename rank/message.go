@@ -26,7 +26,7 @@ func (a *rankActor) post(t *ticket) {
 		return
 	}
 	left := h.gone[peer].Load()
-	if left != nil && !h.maySend(t, left) {
+	if left != nil && (t.call.Collective == kolo.Send || !t.mayEnd(left)) {
 		a.failMessage(t, left)
 		return
 	}
@@ -89,13 +89,14 @@ func (a *rankActor) messageDone(t *ticket) {
 	a.failMessage(t, err)
 }
 
-// maySend says whether a receive may still be met by a rank that has left: what a rank of
-// another process has sent before may come behind the word that it has left.
-func (h *hub) maySend(t *ticket, gone error) bool {
-	return t.call.Collective == kolo.Recv && !h.isMine(t.call.Root) && errors.Is(gone, kolo.ErrLeft)
+// mayEnd says whether a message may still end well though its peer has left: unless both
+// ends of it end at one moment, what was sent before, or the word that it was received, may come
+// behind the word that the peer has left.
+func (t *ticket) mayEnd(gone error) bool {
+	return errors.Is(gone, kolo.ErrLeft) && !t.group.world.actor.direct(t.group.hub.ranks[t.call.Root])
 }
 
-// giveGrace lets a receive wait for what is on its way.
+// giveGrace lets a message wait for what is on its way.
 func (a *rankActor) giveGrace(t *ticket) {
 	if t.grace.IsZero() {
 		t.grace = a.p.now().Add(lossTime)
@@ -156,7 +157,7 @@ func (a *rankActor) lose(m *lost) {
 		found := false
 		for _, t := range a.messages {
 			if t.group.hub == m.hub && t.call.Root == kolo.Rank(g) {
-				if m.rank != kolo.NoRank && m.hub.maySend(t, m.cause) {
+				if m.rank != kolo.NoRank && t.mayEnd(m.cause) {
 					a.giveGrace(t)
 					continue
 				}
@@ -210,7 +211,7 @@ func (a *rankActor) tick() {
 	}
 }
 
-// endGrace gives a receive up when nothing has come of a rank that has left.
+// endGrace gives a message up when nothing has come of a rank that has left.
 func (a *rankActor) endGrace(t *ticket, now time.Time) {
 	if now.Before(t.grace) {
 		a.p.watch.arm(t.grace)

@@ -1,9 +1,12 @@
 package rank_test
 
 import (
+	"errors"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/rank"
@@ -257,4 +260,69 @@ func TestMessagesDoNotDisturbCollectives(t *testing.T) {
 			require.Equal(t, []int32{int32(prev), 3}, []int32{got[0], b[0]})
 		}
 	})
+}
+
+// Where a send is over before its receive is there, what was sent is received nevertheless
+// after the sender has left, also between ranks of one process.
+func TestMessageOfARankOfThisProcessThatHasLeftIsReceived(t *testing.T) {
+	for name, open := range media(t) {
+		if name != "tcp" && name != "shm" {
+			continue // whose sends wait for their receives
+		}
+		t.Run(name, func(t *testing.T) {
+			worlds := open(t, 2, rank.Config{Timeout: 5 * time.Second})
+			for i := range 6 {
+				c := rank.GroupConfig{Name: "pair", Ranks: []kolo.Rank{0, 1}}
+				a, err := worlds[0].NewGroup(c)
+				require.NoError(t, err)
+				b, err := worlds[1].NewGroup(c)
+				require.NoError(t, err)
+				want, got := []int32{int32(i), 2, int32(3 * i)}, make([]int32, 3)
+				early := rank.RecvAsync(a, got, 1, 7)
+				if i%2 == 0 {
+					require.NoError(t, rank.Send(t.Context(), b, want, 0, 7))
+					require.NoError(t, b.Close(t.Context()))
+				} else { // the receive is made when the sender has left
+					require.NoError(t, rank.Send(t.Context(), b, []int32{1, 1, 1}, 0, 7))
+					require.NoError(t, early.Wait(t.Context()))
+					require.NoError(t, rank.Send(t.Context(), b, want, 0, 7))
+					require.NoError(t, b.Close(t.Context()))
+					for len(a.Left()) == 0 {
+						runtime.Gosched()
+					}
+					early = rank.RecvAsync(a, got, 1, 7)
+				}
+				require.NoError(t, early.Wait(t.Context()), "group %d", i)
+				require.Equal(t, want, got)
+				require.ErrorIs(t, rank.Recv(t.Context(), a, got, 1, 7), kolo.ErrLeft)
+				require.NoError(t, a.Close(t.Context()))
+			}
+		})
+	}
+}
+
+// A send that was received is no failure, though the word that the receiver has left may
+// come before the word that it has the message.
+func TestSendToARankThatReceivesAndLeaves(t *testing.T) {
+	for name, open := range media(t) {
+		t.Run(name, func(t *testing.T) {
+			worlds := open(t, 2, rank.Config{Timeout: 5 * time.Second})
+			for i := range 60 {
+				n := []int{3, 3000, 100000}[i%3]
+				c := rank.GroupConfig{Name: "pair", Ranks: []kolo.Rank{0, 1}}
+				a, err := worlds[0].NewGroup(c)
+				require.NoError(t, err)
+				b, err := worlds[1].NewGroup(c)
+				require.NoError(t, err)
+				ended := make(chan error, 1)
+				go func() { // ends with the group
+					got := make([]int32, n)
+					ended <- errors.Join(rank.Recv(t.Context(), a, got, 1, 7), a.Close(t.Context()))
+				}()
+				require.NoError(t, rank.Send(t.Context(), b, int32s(1, n), 0, 7), "group %d", i)
+				require.NoError(t, <-ended)
+				require.NoError(t, b.Close(t.Context()))
+			}
+		})
+	}
 }

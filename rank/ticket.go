@@ -24,7 +24,7 @@ type ticket struct {
 	// Of messages: when it was posted, and when it is given up after it was aborted or
 	// after its link has broken, by loss.
 	issued, patience time.Time
-	grace            time.Time // until when a receive waits for what a rank that has left had sent before
+	grace            time.Time // until when a message waits for what a rank that has left had said before
 	loss             error
 	site             site // if Config.Diagnose says so
 	sum              uint64
