@@ -89,14 +89,59 @@ func (s *site) String() string {
 // hashSeed is of the checksums of this process; they are compared in it only.
 var hashSeed = maphash.MakeSeed()
 
-func checksum(m kolo.Memory) uint64 { return maphash.Bytes(hashSeed, m.Host) }
-
-// given is the host memory whose contents a rank gives to the call.
-func (t *ticket) given() kolo.Memory {
-	if t.call.Collective == kolo.Broadcast && t.call.Root == t.group.rank {
-		return t.out
+func checksum(list ...kolo.Memory) uint64 {
+	var h maphash.Hash
+	h.SetSeed(hashSeed)
+	for _, m := range list {
+		h.Write(m.Host) // never fails
 	}
-	return t.in
+	return h.Sum64()
+}
+
+// given is the checksum of the host memory whose contents a rank gives to the call.
+func (t *ticket) given() uint64 {
+	switch {
+	case len(t.tensors) > 0:
+		return checksum(t.tensors...)
+	case t.call.Collective == kolo.Broadcast && t.call.Root == t.group.rank:
+		return checksum(t.out)
+	}
+	return checksum(t.in)
+}
+
+// inPlace says whether the call itself writes what the rank gives to it.
+func (t *ticket) inPlace() bool {
+	return len(t.tensors) > 0 || t.call.Collective != kolo.Broadcast && spanOf(t.in).overlaps(spanOf(t.out))
+}
+
+// result is the memory that the call writes, in pieces: what lies between the parts of a
+// V form is not the call's.
+func (t *ticket) result(dst []kolo.Memory) []kolo.Memory {
+	switch {
+	case len(t.tensors) > 0:
+		return append(dst, t.tensors...)
+	case t.displs.Out == nil:
+		return append(dst, t.out)
+	}
+	size := int64(t.call.DType.Size())
+	for i, n := range t.call.Counts {
+		dst = append(dst, t.out.Slice(t.displs.Out[i]*size, n*size))
+	}
+	return dst
+}
+
+// unlike is the first element in which the results of two ranks differ, or -1. They are
+// counted over the pieces, one behind the other.
+func (t *ticket) unlike(other *ticket) int64 {
+	at, size := int64(0), int64(t.call.DType.Size())
+	theirs := other.result(nil)
+	for i, m := range t.result(nil) {
+		if !bytes.Equal(m.Host, theirs[i].Host) {
+			return at + firstByte(m.Host, theirs[i].Host)/size
+		}
+		at += m.Len() / size
+	}
+	return -1
 }
 
 // diagnose makes the notes that Config.Diagnose asks for, when the call is made.
@@ -105,7 +150,7 @@ func (t *ticket) diagnose(d Diagnosis) {
 		t.site.note()
 	}
 	if d&InFlight != 0 {
-		t.sum = checksum(t.given())
+		t.sum = t.given()
 	}
 }
 
@@ -117,10 +162,10 @@ func (h *hub) changed(rd *round, written bool, when string) error {
 	}
 	for _, r := range h.mine {
 		t := rd.tickets[r]
-		if t == nil || t.stream != nil || written && t.call.Collective != kolo.Broadcast && spanOf(t.in).overlaps(spanOf(t.out)) {
+		if t == nil || t.stream != nil || written && t.inPlace() {
 			continue
 		}
-		if checksum(t.given()) != t.sum {
+		if t.given() != t.sum {
 			e := t.failure(fmt.Errorf("%w: rank %d has changed its buffer while the call was in flight (seen %s)%v; the buffers are the runtime's from the call to its end",
 				kolo.ErrArgument, int(r), when, &t.site))
 			e.Rank, e.Peer, e.Ranks = kolo.NoRank, r, []kolo.Rank{r}
@@ -145,7 +190,7 @@ func (h *hub) differing(rd *round) error {
 		switch t := rd.tickets[r]; {
 		case votes == 0:
 			best, votes = t, 1
-		case bytes.Equal(t.out.Host, best.out.Host):
+		case t.unlike(best) < 0:
 			votes++
 		default:
 			votes--
@@ -154,9 +199,9 @@ func (h *hub) differing(rd *round) error {
 	var odd []kolo.Rank
 	at := int64(-1)
 	for _, r := range h.mine {
-		if t := rd.tickets[r]; !bytes.Equal(t.out.Host, best.out.Host) {
+		if k := rd.tickets[r].unlike(best); k >= 0 {
 			if odd = append(odd, r); at < 0 {
-				at = firstByte(t.out.Host, best.out.Host) / int64(t.call.DType.Size())
+				at = k
 			}
 		}
 	}

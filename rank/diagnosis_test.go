@@ -90,9 +90,11 @@ func TestDiagnosisFindsNothingWhereNothingIsWrong(t *testing.T) {
 	require.NoError(t, Config{Diagnose: CallSites | InFlight | Results}.Run(t.Context(), 3, func(ctx context.Context, w *World) error {
 		g, n := w.Group(), 3
 		whole, part := fill(w.Rank(), 30), fill(w.Rank(), 10)
+		apart := Vector{Counts: []int64{10, 10, 10}, Displs: []int64{30 + 10*int64(w.Rank()), 0, 15}} // with other things between
 		return errors.Join(
 			AllReduce(ctx, g, whole, kolo.Sum), AllReduceTo(ctx, g, whole, fill(w.Rank(), 30), kolo.Max),
 			AllGather(ctx, g, whole, part), AllGather(ctx, g, whole, whole[10*int(w.Rank()):][:10]),
+			AllGatherV(ctx, g, fill(w.Rank(), 60), part, apart), AllReduceTensors(ctx, g, [][]int32{whole, {}, part}, kolo.Sum),
 			ReduceScatter(ctx, g, part, whole, kolo.Sum), ReduceScatter(ctx, g, whole[10*int(w.Rank()):][:10], whole, kolo.Sum),
 			Broadcast(ctx, g, whole, 2), Reduce(ctx, g, whole, whole, kolo.Sum, 1), AllToAll(ctx, g, make([]int32, 10*n), whole),
 			Gather(ctx, g, whole, part, 0), Scatter(ctx, g, part, whole, 0), Barrier(ctx, g))
@@ -101,7 +103,11 @@ func TestDiagnosisFindsNothingWhereNothingIsWrong(t *testing.T) {
 
 // A driver that delivers a wrong byte is found by comparing the results.
 func TestResultsThatDifferAreFound(t *testing.T) {
-	c := Config{Diagnose: Results, Algorithm: "ring", Wrap: func(d channel.Driver) (channel.Driver, error) { return &corrupt{Driver: d}, nil }}
+	d := &corrupt{last: 2}
+	c := Config{Diagnose: Results, Algorithm: "ring", Wrap: func(inner channel.Driver) (channel.Driver, error) {
+		d.Driver = inner
+		return d, nil
+	}}
 	errs := each(t, c, 4, func(ctx context.Context, w *World) error {
 		return AllGather(ctx, w.Group(), make([]int32, 400), fill(w.Rank(), 100))
 	})
@@ -109,33 +115,46 @@ func TestResultsThatDifferAreFound(t *testing.T) {
 		e := want(t, err, kolo.Rank(r), []error{kolo.ErrMismatch}, "the result of rank 2 is not that of the other ranks, from element")
 		require.Equal(t, []kolo.Rank{2}, e.Ranks)
 	}
+	d.last = 5
+	errs = each(t, c, 4, func(ctx context.Context, w *World) error {
+		return AllReduceTensors(ctx, w.Group(), [][]int32{fill(w.Rank(), 100), {}, fill(w.Rank(), 300)}, kolo.Sum)
+	})
+	for r, err := range errs {
+		want(t, err, kolo.Rank(r), []error{kolo.ErrMismatch}, "the result of rank 2 is not that of the other ranks, from element")
+	}
 }
 
 // corrupt changes a byte of what rank 2 gets last from rank 1.
-type corrupt struct{ channel.Driver }
+type corrupt struct {
+	channel.Driver
+	last uint32 // the number of that message
+}
 
 func (d *corrupt) Open(r kolo.Rank) (channel.Endpoint, error) {
 	e, err := d.Driver.Open(r)
 	if r == 2 {
-		e = &corruptEndpoint{e}
+		e = &corruptEndpoint{e, d.last}
 	}
 	return e, err
 }
 
-type corruptEndpoint struct{ channel.Endpoint }
+type corruptEndpoint struct {
+	channel.Endpoint
+	last uint32
+}
 
 func (e *corruptEndpoint) Connect(peer kolo.Rank) (channel.Conn, error) {
 	c, err := e.Endpoint.Connect(peer)
-	return &corruptConn{Conn: c}, err
+	return &corruptConn{Conn: c, last: e.last}, err
 }
 
 type corruptConn struct {
 	channel.Conn
-	n int
+	last uint32
 }
 
 func (c *corruptConn) Post(t channel.Turn, op *channel.Op) {
-	if c.n++; op.Kind == channel.Recv && op.Key.Number == 2 {
+	if op.Kind == channel.Recv && op.Key.Number == c.last {
 		op.Sink = &corruptSink{op.Sink}
 	}
 	c.Conn.Post(t, op)
