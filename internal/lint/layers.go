@@ -179,6 +179,15 @@ var layers = []*layer{
 		{"npu", "compute that feeds a reduction"},
 		{"rank", "the collectives it overlaps"},
 	}},
+	{name: "internal/soak", is: kit | private, goes: []string{"*"}, imports: []edge{
+		{root, "calls, memory, errors"},
+		{"channel", "drivers of a world that is on two hosts as far as it knows"},
+		{"npu", "device memory and streams"},
+		{"plan", "topologies, algorithms by name"},
+		{"rank", "what is tried"},
+		{"cluster", "worlds of several processes"},
+		{"pipeline", "gradient reducers"},
+	}},
 	{name: "bench", is: program, goes: []string{"*"}, imports: []edge{
 		{public, "what users have is what is measured"},
 	}},
