@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -217,21 +218,15 @@ func (l *link) farewell() {
 
 func (l *link) member() *Member { return &l.p.roster.Members[l.peer] }
 
-// greet dials a process of a lower number, at each of its addresses until one is it.
+// greet dials a process of a lower number, at its addresses until one is it.
 func (p *Process) greet(ctx context.Context, peer int) (*link, error) {
 	it := &p.roster.Members[peer]
 	me := &p.roster.Members[p.self]
 	list := candidates(me, it)
 	tried := make([]string, len(list))
 	for {
-		for i, a := range list {
-			l, err := p.greetAt(ctx, a, peer)
-			if err == nil {
-				return l, nil
-			}
-			if tried[i] == "" || ctx.Err() == nil { // that the time was over says nothing of the address
-				tried[i] = fmt.Sprintf("%s: %v", a, err)
-			}
+		if l := p.race(ctx, peer, list, tried); l != nil {
+			return l, nil
 		}
 		t := time.NewTimer(20 * time.Millisecond)
 		select {
@@ -243,14 +238,89 @@ func (p *Process) greet(ctx context.Context, peer int) (*link, error) {
 	}
 }
 
+// How long an address is tried by itself, before the next one is tried beside it: until
+// it is connected (the Connection Attempt Delay of RFC 8305, 5), and from then on, since
+// a process that is only just starting answers late.
+const (
+	connectDelay = 250 * time.Millisecond
+	answerDelay  = 500 * time.Millisecond
+)
+
+// attempt is how greeting a process at one of its addresses has ended.
+type attempt struct {
+	at     int
+	s      grpc.ClientStream
+	hangUp func()
+	err    error
+}
+
+// race greets a process at several addresses, each when the one before it has failed or
+// takes long, and makes a link of the first that is it: only that one is told so. Where
+// none is, the result is nil and tried has the reasons by address.
+func (p *Process) race(ctx context.Context, peer int, list, tried []string) *link {
+	within, cancel := context.WithCancel(ctx)
+	connected, ended := make(chan int, len(list)), make(chan attempt, len(list))
+	var tries sync.WaitGroup
+	defer func() {
+		cancel()
+		tries.Wait()
+		for len(ended) > 0 {
+			if a := <-ended; a.err == nil {
+				a.hangUp()
+			}
+		}
+	}()
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for begun, out := 0, 0; begun < len(list) && ctx.Err() == nil || out > 0; {
+		due := next.C
+		if begun == len(list) {
+			due = nil
+		}
+		select {
+		case <-due:
+			i := begun
+			begun, out = begun+1, out+1
+			next.Reset(connectDelay)
+			// ended by cancel at the latest
+			tries.Go(func() {
+				s, hangUp, err := p.greetAt(within, list[i], peer, func() {
+					select {
+					case connected <- i:
+					default: // it has connected again, which no longer matters
+					}
+				})
+				ended <- attempt{i, s, hangUp, err}
+			})
+		case i := <-connected:
+			if i == begun-1 {
+				next.Reset(answerDelay)
+			}
+		case a := <-ended:
+			if a.err == nil {
+				if a.err = send(a.s, []byte{frameChosen}); a.err == nil {
+					return newLink(p, peer, a.s, a.hangUp, func() { _ = a.s.CloseSend() }) // it cannot fail
+				}
+				a.hangUp()
+			}
+			if tried[a.at] == "" || ctx.Err() == nil { // that the time was over says nothing of the address
+				tried[a.at] = fmt.Sprintf("%s: %v", list[a.at], a.err)
+			}
+			out--
+			next.Reset(0)
+		}
+	}
+	return nil
+}
+
 // greetTime is how long one address has to answer.
 const greetTime = 3 * time.Second
 
-// greetAt dials one address.
-func (p *Process) greetAt(ctx context.Context, address string, peer int) (*link, error) {
-	conn, err := dial(address, p.cfg.TLS)
+// greetAt dials one address and finds out who is there.
+func (p *Process) greetAt(ctx context.Context, address string, peer int, connected func()) (grpc.ClientStream, func(), error) {
+	conn, err := dial(address, p.cfg.TLS, connected)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	hangUp := func() { cancel(); _ = conn.Close() } // nothing is in flight that matters
@@ -278,9 +348,9 @@ func (p *Process) greetAt(ctx context.Context, address string, peer int) (*link,
 		if err == nil {
 			err = short.Err()
 		}
-		return nil, plainly(err)
+		return nil, nil, plainly(err)
 	}
-	return newLink(p, peer, s, hangUp, func() { _ = s.CloseSend() }), nil // it cannot fail
+	return s, hangUp, nil
 }
 
 func (p *Process) greeting(to *Member) greeting {
@@ -311,6 +381,9 @@ func (p *Process) serveLink(s stream) error {
 	}
 	if err := send(s, encode(p.greeting(&p.roster.Members[g.Process]))); err != nil {
 		return err
+	}
+	if b, err := receive(s); err != nil || len(b) != 1 || b[0] != frameChosen {
+		return err // it has reached this process by another address
 	}
 	end := make(chan struct{})
 	var once sync.Once

@@ -48,15 +48,21 @@ func (v *server) close() {
 	v.served.Wait()
 }
 
-// dial makes a gRPC client of one address.
-func dial(address string, c *tls.Config) (*grpc.ClientConn, error) {
+// dial makes a gRPC client of one address. connected, if set, is called when it is.
+func dial(address string, c *tls.Config, connected func()) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if c != nil {
 		creds = credentials.NewTLS(c)
 	}
 	var d net.Dialer
 	return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(creds), grpc.WithDisableServiceConfig(),
-		grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) { return d.DialContext(ctx, "tcp", a) }),
+		grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) {
+			c, err := d.DialContext(ctx, "tcp", a)
+			if err == nil && connected != nil {
+				connected()
+			}
+			return c, err
+		}),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(codec{}), grpc.MaxCallRecvMsgSize(maxFrame), grpc.MaxCallSendMsgSize(maxFrame)))
 }
 
@@ -225,7 +231,7 @@ func meet(ctx context.Context, address string, c *tls.Config, h *hello) (*roster
 
 // meetOnce says hello once.
 func meetOnce(ctx context.Context, address string, c *tls.Config, h *hello) (*meetClient, *answer, error) {
-	conn, err := dial(address, c)
+	conn, err := dial(address, c, nil)
 	if err != nil {
 		return nil, nil, err
 	}

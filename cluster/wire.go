@@ -10,7 +10,7 @@ import (
 )
 
 // protocol is the version of what processes tell each other; both ends must share it.
-const protocol = 1
+const protocol = 2
 
 // Limits of what comes from outside.
 const (
@@ -105,6 +105,7 @@ const (
 	frameReady
 	frameMessages // of package rank: length, bytes, and so on
 	frameBye
+	frameChosen // behind the greeting: of all addresses that were tried, this one is kept
 )
 
 func encode(v any) []byte {
