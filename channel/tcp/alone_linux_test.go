@@ -47,6 +47,7 @@ func TestAddressesThatLeadNowhereCostAMoment(t *testing.T) {
 		return channel.Peer{Rank: of.rank, Address: a.encode()}
 	}
 	require.NoError(t, p[0].d.Meet([]channel.Peer{far(p[1])}))
+	require.NoError(t, p[1].d.Meet([]channel.Peer{far(p[0])})) // whichever dials
 	begin := time.Now()
 	exchange(t, p[0], p[1], 1, 1000)
 	d := time.Since(begin)

@@ -20,6 +20,7 @@ const (
 	DefaultStripes        = 1
 	DefaultEager          = 64 << 10
 	DefaultWindow         = 1 << 20
+	DefaultInline         = 512 << 10
 
 	maxStripes = 16
 	maxWindow  = 64 << 20
@@ -67,6 +68,11 @@ type Config struct {
 	// Window bounds the bytes of such messages that a peer may have sent and no receive
 	// has taken; 64 KiB to 64 MiB. 0 means DefaultWindow.
 	Window int
+	// Inline is the size up to which a message that the receiver has asked for goes on the
+	// connection of the small ones, which a rank that waits reads and writes itself; at most
+	// 1 MiB. Larger ones have connections and goroutines of their own. Where the connections
+	// cannot be polled all of them have. 0 means DefaultInline; less than Eager: none does.
+	Inline int
 	// Buffer sets the kernel's send and receive buffers of a connection in bytes. 0 leaves
 	// them to the kernel, which on loopback is faster than any fixed size.
 	Buffer int
@@ -110,6 +116,8 @@ func (c Config) Validate() error {
 		return bad("Eager %d: want at most %d", c.Eager, maxEager)
 	case c.Window != 0 && (c.Window < 64<<10 || c.Window > maxWindow):
 		return bad("Window %d: want %d to %d", c.Window, 64<<10, maxWindow)
+	case c.Inline < 0 || c.Inline > maxPart:
+		return bad("Inline %d: want at most %d", c.Inline, maxPart)
 	case c.Buffer < 0:
 		return bad("Buffer %d is negative", c.Buffer)
 	case len(c.Advertise) > maxAddresses:
@@ -150,6 +158,7 @@ func (c Config) withDefaults() Config {
 	number(&c.Stripes, DefaultStripes)
 	number(&c.Eager, DefaultEager)
 	number(&c.Window, DefaultWindow)
+	number(&c.Inline, DefaultInline)
 	return c
 }
 

@@ -4,8 +4,9 @@
 // Two ranks share one control connection, dialled by whichever has something for the
 // other first. It carries small messages with their bytes (as far as the receiver has
 // granted a window), offers of large ones, and what concerns them. The bytes of a large
-// message go on data connections of their own once its receive is there, straight from
-// the sender's memory and straight into the receiver's.
+// message go once its receive is there, straight from the sender's memory and straight
+// into the receiver's: up to Config.Inline on the same connection, else on data connections
+// of their own.
 //
 // A connection begins with a greeting: job, epoch, ranks, limits, and a digest of them. Who
 // is somebody else is told why and closed, and nobody hears of it but the dialler.

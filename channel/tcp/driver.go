@@ -116,6 +116,15 @@ func (d *driver) Meet(peers []channel.Peer) error {
 	for r, a := range met {
 		d.peers[r] = a
 	}
+	if d.poller != nil {
+		here := map[uint16]bool{d.mine.port: true} // processes of this host
+		for _, a := range d.peers {
+			if a.host == d.host {
+				here[a.port] = true
+			}
+		}
+		d.poller.crowd(len(here))
+	}
 	d.change()
 	return nil
 }

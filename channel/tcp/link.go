@@ -95,7 +95,8 @@ type landing struct {
 	op  *channel.Op // nil: it is kept for later, or dropped
 	buf []byte      // nil: op's own memory
 	on  bool
-	bad error // it does not fit
+	bad error     // it does not fit
+	in  *incoming // it is the part of a message that was asked for
 }
 
 // ended is an op and how it has ended. Ops complete when no lock is held.
@@ -303,7 +304,7 @@ func (l *link) abort(t channel.Turn, group uint64, cause error) {
 	}
 	if l.wire != nil {
 		l.wire.queue = slices.DeleteFunc(l.wire.queue, func(f frame) bool {
-			if f.op == nil || !of(f.op) {
+			if f.op == nil || !of(f.op) || f.h.kind == part { // which the peer has asked for
 				return false
 			}
 			l.room += f.op.Size + overhead

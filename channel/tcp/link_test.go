@@ -162,10 +162,10 @@ func exchange(t testing.TB, from, to *party, call uint64, n int) {
 
 func TestTwoProcesses(t *testing.T) {
 	for name, c := range map[string]Config{"default": {}, "stripes": {Stripes: 3}, "nothing unasked": {Eager: 1}, "small window": {Window: 64 << 10},
-		"buffers": {Buffer: 32 << 10}} {
+		"buffers": {Buffer: 32 << 10}, "nothing inline": {Inline: 1}, "all inline": {Inline: 1 << 20, Eager: 1}} {
 		t.Run(name, func(t *testing.T) {
 			p := parties(t, 2, c)
-			for i, n := range []int{0, 1, 100, 5000, 64 << 10, 64<<10 + 1, 3<<20 + 7} {
+			for i, n := range []int{0, 1, 100, 5000, 64 << 10, 64<<10 + 1, 512 << 10, 512<<10 + 1, 3<<20 + 7} {
 				exchange(t, p[0], p[1], uint64(i), n)
 				exchange(t, p[1], p[0], uint64(i), n)
 			}
@@ -301,11 +301,17 @@ func TestBrokenPeers(t *testing.T) {
 		say  []byte
 		want string
 	}{
-		"the end":                  {nil, "has ended or cut"},
-		"half a header":            {frameOf(message, nil)[:17], "has ended or cut"},
-		"half a message":           {frameOf(message, bytesOf(400, 1)), "has ended or cut"},
-		"noise":                    {bytesOf(3000, 5), "malformed"},
-		"a part":                   {frameOf(header{kind: part, size: 3}, []byte{1, 2, 3}), "a part on the control connection"},
+		"the end":        {nil, "has ended or cut"},
+		"half a header":  {frameOf(message, nil)[:17], "has ended or cut"},
+		"half a message": {frameOf(message, bytesOf(400, 1)), "has ended or cut"},
+		"noise":          {bytesOf(3000, 5), "malformed"},
+		"half of a part": {append(frameOf(header{kind: offer, key: key, size: 1000, dtype: kolo.Uint8, id: 9}, nil),
+			frameOf(header{kind: part, size: 1000, id: 9}, bytesOf(400, 1))...), "has ended or cut"},
+		"a part too long": {append(frameOf(header{kind: offer, key: key, size: 1000, dtype: kolo.Uint8, id: 9}, nil),
+			frameOf(header{kind: part, size: 2000, id: 9}, bytesOf(400, 1))...), "of a message of 1000 bytes"},
+		"a part twice": {append(frameOf(header{kind: offer, key: key, size: 1000, dtype: kolo.Uint8, id: 9}, nil),
+			append(frameOf(header{kind: part, size: 500, id: 9}, bytesOf(500, 1)), frameOf(header{kind: part, size: 501, id: 9}, nil)...)...), "500 are missing"},
+		"a part":                   {frameOf(header{kind: part, size: 3}, []byte{1, 2, 3}), "a part of a message that nobody has asked for"},
 		"credit that is not owed":  {frameOf(header{kind: credit, credit: maxSize}, nil), "not owed"},
 		"more than it may":         {frameOf(header{kind: eager, size: DefaultEager + 1}, nil), "nobody has asked for"},
 		"a size that is not there": {frameOf(header{kind: eager, size: -1}, nil), "malformed"},

@@ -24,6 +24,8 @@ type poller struct {
 	socks, bell int
 	file        *os.File // of bell
 	ranks       atomic.Int32
+	procs       int32       // GOMAXPROCS
+	crowded     atomic.Bool // the host has more processes of this world than processors
 	closing     atomic.Bool
 	served      sync.WaitGroup // the goroutine of serve
 	use         sync.RWMutex   // held for reading by ranks that poll
@@ -37,25 +39,33 @@ type poller struct {
 	wires map[int32]*wire
 	last  int32
 	timer *time.Timer
-	seen  int64 // polls at the last tick
+	seen  int64         // polls at the last tick
+	after time.Duration // of the timer
 }
 
 // How a rank polls.
 const (
-	pollFor    = 200 * time.Microsecond // after the last byte, before it parks
-	pollYield  = 4                      // looks before the first yield of the processor
-	pollBatch  = 64
-	clockEvery = 8 // looks between two looks at the clock
+	pollFor  = 200 * time.Microsecond // after the last byte, before it parks
+	againFor = 4                      // looks that ask the last connection first
+	// Looks before the first yield of the processor: where each process of the host that this
+	// driver knows has one, and where they share them.
+	pollYield     = 64
+	pollYieldSoon = 1
+	goschedEvery  = 32 // looks between two that let other goroutines run
+	pollBatch     = 64
+	clockEvery    = 8 // looks between two looks at the clock
 	// A rank also stops if there is always something: it has a context to listen to.
 	pollMost    = 10 * time.Millisecond
 	clockRarely = 64
 
-	// how long after the last poll the bell may be off; twice at most
+	// How long after the last poll the bell may be off; twice at most. While ranks go on
+	// polling the time is doubled up to bellMost, for the timer wakes a thread.
 	bellAfter = 200 * time.Microsecond
+	bellMost  = 2 * time.Millisecond
 )
 
 func newPoller() (*poller, error) {
-	p := &poller{wires: map[int32]*wire{}}
+	p := &poller{wires: map[int32]*wire{}, procs: int32(runtime.GOMAXPROCS(0))}
 	var err error
 	if p.socks, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("epoll: %w", err)
@@ -98,6 +108,9 @@ func (p *poller) close() {
 	}
 }
 
+// crowd takes note of how many processes of the host are known.
+func (p *poller) crowd(processes int) { p.crowded.Store(processes > runtime.NumCPU()) }
+
 // ring turns the bell on or off. If there is something in socks, it rings at once.
 func (p *poller) ring(on bool) {
 	e := &unix.EpollEvent{}
@@ -132,8 +145,11 @@ func (p *poller) serve() {
 // again looks at the connection that has had something last, without asking which has:
 // most often that is the one. It does so only at the first looks.
 func (p *poller) again(idle int) bool {
+	if idle >= againFor {
+		return false
+	}
 	w := p.hot.Load()
-	return w != nil && idle < pollYield && w.readable()
+	return w != nil && w.readable()
 }
 
 // look reads what is there, and says whether there was anything.
@@ -173,6 +189,10 @@ func (p *poller) poll(done *atomic.Uint32) {
 		p.ring(false)
 	}
 	var begin, since time.Time
+	soon := pollYield
+	if p.crowded.Load() {
+		soon = pollYieldSoon
+	}
 	for idle, looks := 0, 1; done.Load() == 0 && !p.closing.Load(); looks++ {
 		if looks%clockRarely == 0 {
 			if begin.IsZero() {
@@ -192,8 +212,10 @@ func (p *poller) poll(done *atomic.Uint32) {
 				break
 			}
 		}
-		if idle > pollYield {
-			runtime.Gosched()
+		if idle > soon {
+			if idle%goschedEvery == 0 || p.ranks.Load() >= p.procs {
+				runtime.Gosched()
+			}
 			_, _, _ = syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // cannot fail
 		}
 	}
@@ -214,10 +236,10 @@ func (p *poller) ringLater() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.timer == nil {
-		p.timer = time.AfterFunc(bellAfter, p.tick)
+	if p.after = bellAfter; p.timer == nil {
+		p.timer = time.AfterFunc(p.after, p.tick)
 	} else {
-		p.timer.Reset(bellAfter)
+		p.timer.Reset(p.after)
 	}
 }
 
@@ -230,7 +252,8 @@ func (p *poller) tick() {
 	case p.closing.Load():
 	case n != p.seen || p.ranks.Load() > 0:
 		p.seen = n
-		p.timer.Reset(bellAfter)
+		p.after = min(2*p.after, bellMost)
+		p.timer.Reset(p.after)
 	default:
 		p.waits.Store(false)
 		p.ring(true)

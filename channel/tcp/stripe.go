@@ -26,6 +26,10 @@ func (l *link) cleared(id uint64) {
 		return
 	}
 	delete(l.offers, id)
+	if l.inline(op.Size) {
+		l.wire.queue = append(l.wire.queue, frame{h: header{kind: part, dtype: op.DType, id: id, size: op.Size}, op: op})
+		return
+	}
 	l.parts = append(l.parts, &outgoing{op: op, id: id})
 	l.data.more.Broadcast()
 	if l.data.started {
@@ -36,6 +40,13 @@ func (l *link) cleared(id uint64) {
 		// ended by the end of the link
 		l.d.calls.Go(func() { l.carry(uint8(i)) })
 	}
+}
+
+// inline says whether a message goes, once it is cleared, in one part on the control
+// connection: where that is polled, so that a rank which waits moves the bytes itself.
+// Else, and from where a second thread is worth its wake-up, they go on data connections. mu is held.
+func (l *link) inline(size int64) bool {
+	return l.wire != nil && l.wire.sock.polled() && size <= int64(l.d.cfg.Inline)
 }
 
 // carry opens a data connection and sends parts on it, until the link ends.
@@ -187,6 +198,16 @@ func (s *stripe) begin(h *header, dst [][]byte) ([][]byte, error) {
 	l := s.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	in, err := l.beginPart(h)
+	if err != nil {
+		return nil, err
+	}
+	s.in = in
+	return spread(dst, in.mem, h.offset, h.size), nil
+}
+
+// beginPart is the message whose part is coming. mu is held.
+func (l *link) beginPart(h *header) (*incoming, error) {
 	in := l.coming[h.id]
 	if in == nil {
 		return nil, malformed("a part of a message that nobody has asked for")
@@ -196,8 +217,16 @@ func (s *stripe) begin(h *header, dst [][]byte) ([][]byte, error) {
 	}
 	in.users++
 	in.left -= h.size
-	s.in = in
-	return spread(dst, in.mem, h.offset, h.size), nil
+	return in, nil
+}
+
+// endPart takes note that a part is there, with the last one of the message. mu is held.
+func (l *link) endPart(in *incoming, done *endings) {
+	in.users--
+	if in.users == 0 && in.left == 0 {
+		delete(l.coming, in.id)
+		done.add(in.op, nil)
+	}
 }
 
 // end ends a part, and with the last one its message.
@@ -206,11 +235,7 @@ func (s *stripe) end(*header) error {
 	var done endings
 	l.mu.Lock()
 	s.in = nil
-	in.users--
-	if in.users == 0 && in.left == 0 {
-		delete(l.coming, in.id)
-		done.add(in.op, nil)
-	}
+	l.endPart(in, &done)
 	l.mu.Unlock()
 	done.complete(nil)
 	return nil

@@ -405,6 +405,12 @@ func (l *link) wreck(done *endings) {
 	if !l.now.on {
 		return
 	}
+	if in := l.now.in; in != nil {
+		if in.users--; in.users == 0 {
+			delete(l.coming, in.id)
+			l.undo(in, l.cause, done)
+		}
+	}
 	if l.d.pool.put(l.now.buf); l.now.op != nil && l.now.bad == nil {
 		done.add(l.now.op, l.cause)
 	}
@@ -414,9 +420,6 @@ func (l *link) wreck(done *endings) {
 // begin takes a frame of the control connection. It is called by the parser, with mu
 // held.
 func (l *link) begin(h *header, dst [][]byte) ([][]byte, error) {
-	if h.kind == part {
-		return nil, malformed("a part on the control connection")
-	}
 	l.room += h.credit
 	if l.room > maxWindow {
 		return nil, malformed("credit of %d bytes that were not owed", h.credit)
@@ -427,6 +430,13 @@ func (l *link) begin(h *header, dst [][]byte) ([][]byte, error) {
 		return append(dst, l.now.buf), nil
 	case eager:
 		return l.land(h, dst)
+	case part:
+		in, err := l.beginPart(h)
+		if err != nil {
+			return nil, err
+		}
+		l.now = landing{on: true, in: in}
+		return spread(dst, in.mem, h.offset, h.size), nil
 	}
 	return nil, nil
 }
@@ -470,6 +480,10 @@ func (l *link) end(h *header) error {
 			return nil
 		}
 		return l.keep(early{h: *h})
+	case part:
+		in := l.now.in
+		l.now = landing{}
+		l.endPart(in, done)
 	case ready:
 		l.cleared(h.id)
 	case refuse:
