@@ -39,6 +39,15 @@ type Device interface {
 	Close(ctx context.Context) error
 }
 
+// Watched is a Device that tells when it is lost, for who has nothing in flight on it
+// that would fail.
+type Watched interface {
+	// OnLost has f called once when the device is lost, at once if it is already, and never
+	// if it is closed before. It is called with Health's Err, by a goroutine of the driver or
+	// from OnLost, and must not block. forget takes f back; a call that is on its way comes.
+	OnLost(f func(cause error)) (forget func())
+}
+
 // Alignment is what addresses of device memory are multiples of, in bytes.
 const Alignment = 512
 

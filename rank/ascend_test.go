@@ -276,3 +276,48 @@ func TestLostNPUFailsItsGroup(t *testing.T) {
 		})
 	}
 }
+
+// TestCriticalHealthFailsGroups has DCMI find a device in a critical state while ranks
+// wait for its rank, which does nothing: they hear it, with what DCMI has said.
+func TestCriticalHealthFailsGroups(t *testing.T) {
+	const n = 3
+	lib := standin.Open(t)
+	v, err := ascend.New(ascend.Config{Library: lib.Path, DCMI: lib.DCMI})
+	require.NoError(t, err)
+	var devices []npu.Device
+	for i := range n {
+		d, err := v.Open(i)
+		require.NoError(t, err)
+		devices = append(devices, d)
+	}
+	worlds, err := rank.Open(n, rank.Config{Timeout: time.Hour, Devices: devices,
+		Engine: func(host channel.Engine) channel.Engine { return v.Engine(host) }})
+	require.NoError(t, err)
+	defer func() {
+		for _, w := range worlds {
+			if err := w.Close(context.Background()); err != nil {
+				t.Errorf("close a world: %v", err)
+			}
+		}
+		if err := v.Close(context.Background()); err != nil {
+			t.Errorf("close the driver: %v", err)
+		}
+	}()
+	for _, s := range worlds[0].Settings() {
+		if s.Name == "Topology" {
+			require.Contains(t, s.Value, "3 pairs measured")
+			require.Contains(t, s.Value, "hccs")
+		}
+	}
+	work := rank.AllReduceAsync(worlds[0].Group(), []float32{1}, kolo.Sum)
+	lib.Health(2, uint32(ascend.Major), 0) // is no loss
+	require.NoError(t, devices[2].Health().Err)
+	lib.Health(2, uint32(ascend.Critical), 0)
+	defer lib.Health(2, uint32(ascend.Normal), 0)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	err = work.Wait(ctx)
+	require.ErrorIs(t, err, npu.ErrLost)
+	require.ErrorContains(t, err, "DCMI says that its health is critical fault")
+	require.ErrorIs(t, rank.AllReduce(ctx, worlds[1].Group(), []float32{1}, kolo.Sum), npu.ErrLost)
+}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/npu"
 	"github.com/kolo-ccl/kolo/plan"
 )
 
@@ -61,8 +62,13 @@ type Config struct {
 	Warn   time.Duration
 	Warned func(Warning)
 	// Topology says where the ranks are and what lies between them. nil: all in one
-	// server, with the figures of Probe.
+	// server, with the figures of Probe, or what DeviceTopology makes of Devices.
 	Topology *plan.Topology
+	// Devices are what the ranks of this process work on, in the order of the ranks. A
+	// device that is lost fails every group of its rank at once with npu.ErrLost and the
+	// cause, also where no call is in flight; what is not npu.Watched is found out by use.
+	// They stay their maker's to close, after the Worlds. nil: none.
+	Devices []npu.Device
 	// Workers is the number of goroutines that move and reduce large buffers, besides
 	// the ranks that wait. 0 means GOMAXPROCS.
 	Workers int
@@ -188,20 +194,27 @@ func tuningText(t *plan.Tuning) string {
 	return fmt.Sprintf("%d rules, digest %016x", len(t.Rules), t.Digest())
 }
 
-func (c Config) withDefaults(n int) Config {
+func (c Config) withDefaults(n int) (Config, error) {
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
 	}
 	if c.CloseTimeout == 0 {
 		c.CloseTimeout = DefaultCloseTimeout
 	}
-	if c.Topology == nil {
-		c.Topology = plan.OneProcess(n)
-	}
 	if c.Driver == "" {
 		c.Driver = "hccs"
 	}
-	return c
+	var err error
+	switch {
+	case c.Topology != nil:
+	case len(c.Devices) > 0:
+		if c.Topology, err = DeviceTopology(c.Devices); err != nil {
+			err = fmt.Errorf("Config.Devices: %w", err)
+		}
+	default:
+		c.Topology = plan.OneProcess(n)
+	}
+	return c, err
 }
 
 // settings lists the effective values; given is the configuration as it was given.
@@ -214,6 +227,10 @@ func (c *Config) settings(given *Config) []Setting {
 			return "Config"
 		}
 		return "default"
+	}
+	topology := source("Topology", given.Topology != nil)
+	if given.Topology == nil && len(c.Devices) > 0 {
+		topology = "Devices"
 	}
 	algorithm := c.Algorithm
 	if algorithm == "" {
@@ -235,7 +252,8 @@ func (c *Config) settings(given *Config) []Setting {
 		{"Check", c.Check.String(), source("Check", given.Check != 0)},
 		{"Diagnose", c.Diagnose.String(), source("Diagnose", given.Diagnose != 0)},
 		{"Warn", c.Warn.String(), source("Warn", given.Warn != 0)},
-		{"Topology", c.Topology.String(), source("Topology", given.Topology != nil)},
+		{"Topology", c.Topology.String(), topology},
+		{"Devices", fmt.Sprint(len(c.Devices)), source("Devices", given.Devices != nil)},
 		{"Workers", fmt.Sprint(c.Workers), source("Workers", given.Workers != 0)},
 		{"Driver", c.Driver, source("Driver", given.Driver != "")},
 		{"Wrap", fmt.Sprint(c.Wrap != nil), source("Wrap", given.Wrap != nil)},

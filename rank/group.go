@@ -83,6 +83,7 @@ func (w *World) NewGroup(c GroupConfig) (*Group, error) {
 	if h.far != nil {
 		h.tell(nil, &parcel{})
 	}
+	w.p.failLost(h)
 	return g, nil
 }
 

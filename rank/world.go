@@ -55,6 +55,7 @@ type process struct {
 	open   int                      // worlds not closed
 
 	watch   watch
+	losses  losses
 	outside *outside // the other processes; nil if there are none
 }
 
@@ -67,7 +68,13 @@ func newProcess(n int, given Config, part *Part, mine []kolo.Rank) (*process, er
 	if err := given.Validate(); err != nil {
 		return nil, err
 	}
-	cfg := given.withDefaults(n)
+	if err := checkDevices(given.Devices, len(mine)); err != nil {
+		return nil, err
+	}
+	cfg, err := given.withDefaults(n)
+	if err != nil {
+		return nil, err
+	}
 	if cfg.Topology.Ranks() != n {
 		return nil, fmt.Errorf("%w: Config.Topology has %d ranks, the world %d", kolo.ErrArgument, cfg.Topology.Ranks(), n)
 	}
@@ -77,7 +84,7 @@ func newProcess(n int, given Config, part *Part, mine []kolo.Rank) (*process, er
 		p.outside = newOutside(p, part)
 		open = part.Driver
 	}
-	if given.Topology == nil || part != nil {
+	if given.Topology == nil && len(given.Devices) == 0 || part != nil {
 		p.probe = sync.OnceValue(Probe)
 	}
 	if err := p.openEngine(); err != nil {
@@ -101,6 +108,7 @@ func newProcess(n int, given Config, part *Part, mine []kolo.Rank) (*process, er
 			return nil, errors.Join(err, p.close(context.Background()))
 		}
 	}
+	p.watchDevices(mine)
 	return p, nil
 }
 
@@ -169,6 +177,7 @@ func (p *process) closeEngine() {
 // close ends what the ranks share, after their worlds were closed.
 func (p *process) close(ctx context.Context) error {
 	p.watch.close()
+	p.unwatchDevices()
 	err := p.sys.Close(ctx)
 	if err == nil {
 		p.closeEngine()

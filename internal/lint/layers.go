@@ -133,6 +133,7 @@ var layers = []*layer{
 		{"npu/driver", "what all drivers of devices have in common"},
 		{"internal/kernel", "what an NPU does not fold is folded on the host"},
 		{"channel", "the devices of a driver are the Engine that moves their memory"},
+		{"plan", "what lies between devices, as a topology"},
 	}},
 	{name: "npu/ascend/standin", is: kit | raw},
 	{name: "npu/*", is: raw, goes: []string{"*"}, imports: []edge{

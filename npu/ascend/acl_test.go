@@ -177,3 +177,10 @@ func TestCallsAfterTheEndAreSeen(t *testing.T) {
 	require.Regexp(t, "aclrtCreateStream on a (thread without a device|report thread)", s.Violations())
 	s.Forget() // they were made on purpose
 }
+
+func TestPathOfBits(t *testing.T) {
+	for bits, want := range map[uint64]Path{0: PathUnknown, 0x80: PathUnknown, topoHCCS: PathHCCS, topoSIO | topoSYS: PathSIO,
+		topoSwitch | topoPHB: PathSwitch, topoPIX | topoSYS: PathPIX, topoPHB: PathPHB, topoSYS: PathSYS, topoHCCS | topoPIX: PathHCCS} {
+		require.Equal(t, want, pathOf(bits), "bits %#x", bits)
+	}
+}

@@ -42,7 +42,7 @@ type device struct {
 	name      string
 	memory    int64
 	canReach  []bool
-	links     []uint64
+	links     []kolo.Link
 	peers     map[int]bool // that access was enabled to
 	healthAt  time.Time
 	finishing bool
@@ -131,21 +131,35 @@ func (d *device) Edge(peer *driver.Device) (kolo.Edge, bool) {
 	case p == d:
 		return kolo.Edge{Link: kolo.LinkSelf}, true
 	case d.canReach[p.index]:
-		return kolo.Edge{Link: linkOf(d.links[p.index])}, true
+		return kolo.Edge{Link: d.links[p.index]}, true
 	}
 	return kolo.Edge{}, false
 }
 
-// linkOf is the link that bits of aclrtGetDevicesTopo stand for. What can be accessed
-// and is not said to be behind PCIe is HCCS.
-func linkOf(bits uint64) kolo.Link {
-	switch {
-	case bits&(topoHCCS|topoSIO|topoSwitch) != 0:
-		return kolo.LinkHCCS
-	case bits&(topoPIX|topoPHB|topoSYS) != 0:
-		return kolo.LinkPCIe
+// link is what lies between two devices: what aclrtGetDevicesTopo says, else DCMI. What
+// can be accessed and is not said to be behind PCIe is HCCS.
+func (v *Driver) link(a, b int) kolo.Link {
+	path := pathOf(v.lib.topo(a, b))
+	if path == PathUnknown && v.dcmi != nil {
+		path, _ = v.dcmi.between(a, b)
+	}
+	if l, ok := path.Link(); ok {
+		return l
 	}
 	return kolo.LinkHCCS
+}
+
+// pathOf is the best of the paths that bits of aclrtGetDevicesTopo stand for.
+func pathOf(bits uint64) Path {
+	for _, p := range []struct {
+		bit  uint64
+		path Path
+	}{{topoHCCS, PathHCCS}, {topoSIO, PathSIO}, {topoSwitch, PathSwitch}, {topoPIX, PathPIX}, {topoPHB, PathPHB}, {topoSYS, PathSYS}} {
+		if bits&p.bit != 0 {
+			return p.path
+		}
+	}
+	return PathUnknown
 }
 
 // Cut ends what streams of other devices have in flight with a device.
@@ -170,6 +184,9 @@ func (d *device) Lose(cause error) {
 	}
 	d.Cut(cause)
 }
+
+// Tell has f called by the goroutine that calls users.
+func (d *device) Tell(f func()) { d.callOut(f) }
 
 // lose notes that the device cannot be relied on: everything on it ends, now.
 func (d *device) lose(cause error) {

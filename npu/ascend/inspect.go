@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/npu"
+	"github.com/kolo-ccl/kolo/plan"
 )
 
 // Report is what there is of an NPU's software and links on this host, and what is
@@ -160,6 +162,52 @@ func (r *Report) Ways() []Way {
 	return []Way{hccs, roce, pcie}
 }
 
+// Plan is the topology of one server with a rank for each of its devices: what npu-smi or
+// DCMI say lies between two, else their network ports, else the host. It is for looking
+// at plans where no device is opened; a World takes its devices (rank.Config.Devices).
+func (r *Report) Plan() (*plan.Topology, error) {
+	n := max(r.Devices, len(r.Ports))
+	if r.Topology != nil {
+		n = len(r.Topology.Devices)
+	}
+	if n == 0 {
+		return nil, fmt.Errorf("%w: there is no device to make a topology of", kolo.ErrUnsupported)
+	}
+	known := map[[2]kolo.Rank]bool{}
+	var pairs []plan.Pair
+	if r.Topology != nil {
+		pairs = r.Topology.Pairs()
+	}
+	for _, p := range pairs {
+		known[[2]kolo.Rank{p.A, p.B}] = true
+	}
+	for a := range n {
+		for b := a + 1; b < n; b++ {
+			pair := plan.Pair{A: kolo.Rank(a), B: kolo.Rank(b), Edge: npu.NominalByHost()}
+			if e, ok := r.byPorts(a, b); ok {
+				pair.Edge = e
+			}
+			if !known[[2]kolo.Rank{pair.A, pair.B}] {
+				pairs = append(pairs, pair)
+			}
+		}
+	}
+	return plan.OneServer(n).WithEdges(pairs)
+}
+
+// byPorts is the way between two devices over their network ports.
+func (r *Report) byPorts(a, b int) (kolo.Edge, bool) {
+	if max(a, b) >= len(r.Ports) {
+		return kolo.Edge{}, false
+	}
+	e, ok := r.Ports[a].Edge(r.Ports[b])
+	nominal := npu.Nominal(e.Link)
+	if e.Latency = nominal.Latency; e.Bandwidth == 0 {
+		e.Bandwidth = nominal.Bandwidth
+	}
+	return e, ok
+}
+
 // String is the report in lines.
 func (r *Report) String() string {
 	var b strings.Builder
@@ -195,6 +243,9 @@ func (r *Report) String() string {
 		} else {
 			line(w.Link.String(), "missing: %s", strings.Join(w.Missing, ", "))
 		}
+	}
+	if t, err := r.Plan(); err == nil {
+		line("topology", "%v", t)
 	}
 	return b.String()
 }

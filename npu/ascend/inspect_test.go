@@ -11,8 +11,10 @@ import (
 	"testing"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/npu"
 	"github.com/kolo-ccl/kolo/npu/ascend"
 	"github.com/kolo-ccl/kolo/npu/ascend/standin"
+	"github.com/kolo-ccl/kolo/plan"
 
 	"github.com/stretchr/testify/require"
 )
@@ -51,6 +53,37 @@ func TestInspect(t *testing.T) {
 		require.Contains(t, text, want)
 	}
 	require.NotContains(t, text, "missing")
+}
+
+// What lies between devices becomes a topology: HCCS where the matrix has it, the ports
+// where it has nothing, the host where there is no port either.
+func TestPlanOfAReport(t *testing.T) {
+	lib := standin.Open(t)
+	r := ascend.Inspect(t.Context(), ascend.Config{Library: lib.Path, DCMI: lib.DCMI, Run: tools(t, "topo-8-mesh.txt", "port-up.txt")})
+	top, err := r.Plan()
+	require.NoError(t, err)
+	require.Equal(t, 8, top.Ranks())
+	require.Equal(t, plan.QuantiseEdge(npu.Nominal(kolo.LinkHCCS)), top.Edge(2, 7))
+	require.Contains(t, top.String(), "28 pairs")
+	require.Contains(t, r.String(), top.String())
+	for _, p := range [][2]int{{2, 7}, {0, 1}, {3, 7}} {
+		r.Topology.Paths[p[0]][p[1]], r.Topology.Paths[p[1]][p[0]] = ascend.PathNone, ascend.PathNone
+	}
+	r.Ports[1].Speed, r.Ports[7].Up = 0, false
+	top, err = r.Plan()
+	require.NoError(t, err)
+	require.Equal(t, plan.QuantiseEdge(npu.NominalByHost()), top.Edge(7, 2))
+	require.Equal(t, plan.QuantiseEdge(npu.NominalByHost()), top.Edge(3, 7))
+	require.Equal(t, plan.QuantiseEdge(npu.Nominal(kolo.LinkRoCE)), top.Edge(0, 1), "a port of unknown speed")
+	r.Ports[1].Speed = r.Ports[0].Speed
+	top, err = r.Plan()
+	require.NoError(t, err)
+	require.Equal(t, plan.Quantise(r.Ports[0].Speed), top.Edge(0, 1).Bandwidth)
+	_, err = (&ascend.Report{}).Plan()
+	require.ErrorIs(t, err, kolo.ErrUnsupported)
+	top, err = (&ascend.Report{Devices: 2}).Plan()
+	require.NoError(t, err)
+	require.Equal(t, kolo.LinkPCIe, top.Edge(0, 1).Link)
 }
 
 // Without npu-smi, DCMI gives the topology.

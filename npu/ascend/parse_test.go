@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/npu"
+	"github.com/kolo-ccl/kolo/plan"
 
 	"github.com/stretchr/testify/require"
 )
@@ -57,7 +59,7 @@ func TestTopo(t *testing.T) {
 		pairs := m.Pairs()
 		require.Len(t, pairs, c.edges)
 		link, _ := c.path(0, 1).Link()
-		require.Equal(t, Pair{0, 1, kolo.Edge{Link: link}}, pairs[0])
+		require.Equal(t, plan.Pair{A: 0, B: 1, Edge: npu.Nominal(link)}, pairs[0])
 	}
 }
 
@@ -122,7 +124,7 @@ func FuzzParseTopo(f *testing.F) {
 			t.Fatalf("%d devices, %d rows", len(m.Devices), len(m.Paths))
 		}
 		for _, p := range m.Pairs() {
-			if p.A >= p.B || p.B >= len(m.Devices) {
+			if p.A >= p.B || int(p.B) >= len(m.Devices) {
 				t.Fatalf("pair %v", p)
 			}
 		}

@@ -157,11 +157,11 @@ func (d *device) start() error {
 	}
 	d.name = lib.socName()
 	d.memory, _ = lib.memory() // 0 is unknown
-	d.canReach, d.links = make([]bool, d.v.core.Devices()), make([]uint64, d.v.core.Devices())
+	d.canReach, d.links = make([]bool, d.v.core.Devices()), make([]kolo.Link, d.v.core.Devices())
 	for i := range d.v.core.Devices() {
 		if i != d.index {
 			d.canReach[i], _ = lib.reaches(d.index, i) // one that cannot be asked about is not reached
-			d.links[i] = lib.topo(d.index, i)
+			d.links[i] = d.v.link(d.index, i)
 		}
 	}
 	numbered, subscribed := make(chan uintptr), make(chan struct{})

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/npu"
+	"github.com/kolo-ccl/kolo/plan"
 )
 
 // Path is what lies between two devices of a server, in the words of npu-smi.
@@ -163,19 +165,14 @@ func (m *Matrix) check() error {
 	return nil
 }
 
-// Pair is an edge between two devices of a server, for a topology's pairs. Its figures
-// are zero: npu-smi gives none.
-type Pair struct {
-	A, B int // places in Matrix.Devices, A before B
-	Edge kolo.Edge
-}
-
-// Pairs are the edges between the devices, without those that do not reach each other.
-func (m *Matrix) Pairs() (list []Pair) {
+// Pairs are the edges between the devices, by their places in Devices, A before B, for a
+// topology. The figures are npu.Nominal's, since npu-smi gives none. Pairs that do not
+// reach each other are not among them.
+func (m *Matrix) Pairs() (list []plan.Pair) {
 	for i := range m.Paths {
 		for k := i + 1; k < len(m.Paths); k++ {
 			if l, ok := m.Paths[i][k].Link(); ok {
-				list = append(list, Pair{i, k, kolo.Edge{Link: l}})
+				list = append(list, plan.Pair{A: kolo.Rank(i), B: kolo.Rank(k), Edge: npu.Nominal(l)})
 			}
 		}
 	}

@@ -37,6 +37,9 @@ type DeviceHooks interface {
 	// Lose has everything that has begun on the device or with it end with the cause: it
 	// is lost.
 	Lose(cause error)
+	// Tell has f called without the lock, by a goroutine that may wait for the device's
+	// other ones, as the one that calls users may.
+	Tell(f func())
 	// Finish begins to give the device back, with streams and blocks that were not. The
 	// driver calls Core.Vacate when another may be opened in its place.
 	Finish(streams []*Stream, blocks []*npu.Block)
@@ -60,7 +63,11 @@ type Device struct {
 	closing bool // nothing more may begin
 	closed  bool
 	idle    []chan struct{} // closed when nothing is in flight
+	watches []*watch        // who is told of a loss
 }
+
+// watch is somebody who is told of a loss.
+type watch struct{ tell func(error) }
 
 // Info is that of npu.Device.
 func (d *Device) Info() npu.Info { return d.info }
@@ -299,6 +306,26 @@ func (d *Device) abort(cause error) {
 	}
 }
 
+// OnLost is that of npu.Watched.
+func (d *Device) OnLost(f func(cause error)) (forget func()) {
+	c := d.core
+	w := &watch{f}
+	c.mu.Lock()
+	lost := d.lost
+	if lost == nil && !d.closed {
+		d.watches = append(d.watches, w)
+	}
+	c.mu.Unlock()
+	if lost != nil {
+		f(lost)
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		d.watches = slices.DeleteFunc(d.watches, func(x *watch) bool { return x == w })
+	}
+}
+
 // Lose notes that the device cannot be relied on: everything on it ends with an error
 // that is npu.ErrLost and the cause, if there is one. The lock is held.
 func (d *Device) Lose(cause error) {
@@ -314,6 +341,10 @@ func (d *Device) Lose(cause error) {
 		s.Fail(d.lost)
 	}
 	d.hooks.Lose(d.lost)
+	for _, w := range d.watches {
+		d.hooks.Tell(func() { w.tell(d.lost) }) // which does not change any more
+	}
+	d.watches = nil
 }
 
 // Lost is why the device cannot be relied on, nil if it can. The lock is held.
@@ -356,7 +387,7 @@ func (d *Device) Close(ctx context.Context) error {
 		for _, s := range streams {
 			s.closed = true
 		}
-		d.streams, d.blocks, d.used = nil, npu.Blocks{}, 0
+		d.streams, d.blocks, d.used, d.watches = nil, npu.Blocks{}, 0, nil
 		d.hooks.Finish(streams, blocks)
 	}
 	c.Leave()

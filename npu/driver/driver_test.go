@@ -3,6 +3,7 @@ package driver_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/kolo-ccl/kolo"
@@ -16,6 +17,7 @@ import (
 
 var (
 	_ npu.Device     = (*driver.Device)(nil)
+	_ npu.Watched    = (*driver.Device)(nil)
 	_ npu.Stream     = (*driver.Stream)(nil)
 	_ npu.Event      = (*driver.Event)(nil)
 	_ npu.Notify     = (*driver.Notify)(nil)
@@ -132,6 +134,39 @@ func TestLose(t *testing.T) {
 	require.False(t, ok)
 	require.NoError(t, d.Close(t.Context()))
 	require.ErrorIs(t, d.Health().Err, kolo.ErrClosed)
+}
+
+// Who watches a device hears of its loss once, without the lock, and only of that.
+func TestOnLost(t *testing.T) {
+	p, list := opened(t, 2)
+	d := list[0].(*driver.Device)
+	heard := make(chan string, 10)
+	note := func(who string) func(error) {
+		return func(err error) {
+			if err != d.Health().Err { // which takes the lock
+				who += fmt.Sprintf(" of %v", err)
+			}
+			heard <- who
+		}
+	}
+	d.OnLost(note("first"))
+	d.OnLost(note("forgotten"))()
+	d.OnLost(note("second"))
+	list[1].(*driver.Device).OnLost(note("of another device"))
+	for range 2 {
+		p.core.Enter()
+		d.Lose(errors.New("fell off the bus"))
+		p.core.Leave()
+	}
+	for _, who := range []string{"first", "second"} {
+		require.Equal(t, who, <-heard)
+	}
+	d.OnLost(note("late"))()
+	require.Equal(t, "late", <-heard)
+	require.NoError(t, list[1].Close(t.Context()))
+	list[1].(*driver.Device).OnLost(note("closed"))()
+	require.NoError(t, p.Close(t.Context()))
+	require.Empty(t, heard, "to be closed is no loss")
 }
 
 // Memory of other processes is given back as it was imported, not freed.

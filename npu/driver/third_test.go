@@ -94,6 +94,9 @@ func (p *plain) run() {
 				err = k.Stream.Error(k.Op, err)
 			}
 		}
+		if k.Own == nil { // no task: somebody was told of a loss
+			continue
+		}
 		p.core.Enter()
 		if k.Kind == npu.TaskRecord && k.Mark.Latest(&k.Task.Task) {
 			k.Event.Stamp = time.Since(p.start)
@@ -148,6 +151,8 @@ func (d *place) CloseEvent(*driver.Event) {}
 func (d *place) Cut(error) {}
 
 func (d *place) Lose(error) {}
+
+func (d *place) Tell(f func()) { d.p.tasks <- &work{do: func() error { f(); return nil }} }
 
 func (d *place) Finish([]*driver.Stream, []*npu.Block) { d.p.core.Vacate(d.Device) }
 

@@ -83,9 +83,9 @@ func (c Config) withDefaults() Config {
 	or(&c.Servers, 1)
 	or(&c.Devices, 8)
 	or(&c.Memory, 64<<30)
-	c.HCCS.or(56e9, 2*time.Microsecond)
-	c.RoCE.or(25e9, 5*time.Microsecond)
-	c.PCIe.or(32e9, 5*time.Microsecond)
+	c.HCCS.or(kolo.LinkHCCS)
+	c.RoCE.or(kolo.LinkRoCE)
+	c.PCIe.or(kolo.LinkPCIe)
 	or(&c.HBM, 1200e9)
 	or(&c.FLOPS, 320e12)
 	or(&c.Launch, 5*time.Microsecond)
@@ -104,9 +104,10 @@ func or[T int | int64 | float64 | time.Duration](x *T, def T) {
 	}
 }
 
-func (l *Line) or(bandwidth float64, latency time.Duration) {
-	or(&l.Bandwidth, bandwidth)
-	or(&l.Latency, latency)
+func (l *Line) or(k kolo.Link) {
+	e := npu.Nominal(k)
+	or(&l.Bandwidth, e.Bandwidth)
+	or(&l.Latency, e.Latency)
 }
 
 // open makes the registered driver. Its options are words as "servers=2",

@@ -79,6 +79,9 @@ func (d *device) Lose(cause error) {
 	}
 }
 
+// Tell has f called by the goroutine of the clock.
+func (d *device) Tell(f func()) { d.c.run(d.c.clock.at, f, func() {}) }
+
 // Finish gives the slot back.
 func (d *device) Finish([]*driver.Stream, []*npu.Block) { d.c.core.Vacate(d.Device) }
 
