@@ -94,9 +94,10 @@ func TestTablesThatDifferBetweenProcesses(t *testing.T) {
 	}
 }
 
-// Between processes the model chooses, since all must choose alike, and Explain says so.
+// Between processes the model chooses, since all must choose alike, and Explain says so. A
+// group within one of them is timed.
 func TestTimedBetweenProcesses(t *testing.T) {
-	worlds := worldsOf(together(t, Config{Transport: "tcp", Rank: rank.Config{Timeout: 20 * time.Second, Choice: plan.Timed}}, 1, 2))
+	worlds := worldsOf(together(t, Config{Transport: "tcp", Rank: rank.Config{Timeout: 20 * time.Second, Choice: plan.Timed, Contest: plan.ContestConfig{Within: 1000}}}, 1, 2))
 	for _, err := range each(worlds, func(w *rank.World) error {
 		for range 50 {
 			if err := allReduce(t.Context(), w.Group(), allRanks(3), 1000); err != nil {
@@ -105,6 +106,20 @@ func TestTimedBetweenProcesses(t *testing.T) {
 		}
 		ch, err := w.Group().Explain(kolo.Call{Collective: kolo.AllReduce, DType: kolo.Int32, Op: kolo.Sum, Count: 1000})
 		require.Contains(t, ch.Why, "not timed, as the group spans processes")
+		if err != nil || w.Rank() == 0 {
+			return err
+		}
+		here, err := w.NewGroup(rank.GroupConfig{Name: "here", Ranks: []kolo.Rank{1, 2}})
+		if err != nil {
+			return err
+		}
+		for range 200 {
+			if err := allReduce(t.Context(), here, allRanks(3)[1:], 1000); err != nil {
+				return err
+			}
+		}
+		ch, err = here.Explain(kolo.Call{Collective: kolo.AllReduce, DType: kolo.Int32, Op: kolo.Sum, Count: 1000})
+		require.Contains(t, ch.Why, "timed: median", ch.Explain())
 		return err
 	}) {
 		require.NoError(t, err)

@@ -227,8 +227,7 @@ func planned(c kolo.Collective) error {
 	return nil
 }
 
-// Class is a class of sizes: those that need the same number of bits. A cache of
-// choices keeps one per collective and class, made with ChooseSize for Class.Size.
+// Class is a class of sizes: those that need the same number of bits.
 type Class int
 
 // ClassOf is the class of a size in bytes; 0 for nothing.
@@ -246,6 +245,33 @@ func (c Class) Size() int64 {
 		return int64(max(c, 0))
 	}
 	return 3 << (min(c, 63) - 2)
+}
+
+// Sizes are the sizes from Low to High, which a cache of choices does not tell apart: one
+// choice is made for all of them, that of ChooseSize for Typical. So a choice does not
+// depend on which size was asked for first.
+type Sizes struct{ Low, High, Typical int64 }
+
+// SizesOf are the sizes around one: its class, or the part of it between two of
+// Tuning.Steps.
+func SizesOf(size int64, steps []int64) Sizes {
+	c := ClassOf(size)
+	s := Sizes{Typical: c.Size()}
+	if c > 0 {
+		s.Low, s.High = 1<<(c-1), math.MaxInt64>>(63-c)
+	}
+	i, found := slices.BinarySearch(steps, size)
+	if found {
+		i++
+	}
+	if i > 0 {
+		s.Low = max(s.Low, steps[i-1])
+	}
+	if i < len(steps) {
+		s.High = min(s.High, steps[i]-1)
+	}
+	s.Typical = min(max(s.Typical, s.Low), s.High)
+	return s
 }
 
 // Choose decides how call c is done by the ranks of t. Equal calls, topologies and

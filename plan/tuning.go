@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -40,6 +41,28 @@ func (r *Rule) matches(c kolo.Collective, size int64, t *Topology) bool {
 		return slices.Min(each) >= r.MinEach && (r.MaxEach == 0 || slices.Max(each) <= r.MaxEach)
 	}
 	return true
+}
+
+// Steps are the sizes, ascending, from each of which on other rules may speak of c than
+// below it.
+func (t *Tuning) Steps(c kolo.Collective) []int64 {
+	if t == nil {
+		return nil
+	}
+	var out []int64
+	for _, r := range t.Rules {
+		if r.Collective != c.Base() {
+			continue
+		}
+		if r.MinBytes > 0 {
+			out = append(out, r.MinBytes)
+		}
+		if r.MaxBytes > 0 && r.MaxBytes < math.MaxInt64 {
+			out = append(out, r.MaxBytes+1)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // Validate says what is wrong with the table, or nil.

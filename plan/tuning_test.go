@@ -296,3 +296,35 @@ func TestWatchSeesDrift(t *testing.T) {
 		}
 	}
 }
+
+// All sizes that are not told apart have the same Sizes, and the same rules speak of them.
+func TestSizesOfOneChoice(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	topo := OneServer(4)
+	for range 200 {
+		table := &Tuning{}
+		for range rng.IntN(6) {
+			low := rng.Int64N(1 << rng.IntN(40))
+			table.Rules = append(table.Rules, Rule{Collective: kolo.AllReduce, MinBytes: low, MaxBytes: low + rng.Int64N(low+2), Algorithm: "ring"})
+		}
+		steps := table.Steps(kolo.AllReduce)
+		require.True(t, slices.IsSorted(steps))
+		for range 50 {
+			size := rng.Int64N(1 << rng.IntN(42))
+			s := SizesOf(size, steps)
+			require.True(t, s.Low <= size && size <= s.High, "%d: %+v", size, s)
+			for _, other := range []int64{s.Low, s.High, s.Typical, s.Low + rng.Int64N(s.High-s.Low+1)} {
+				require.Equal(t, s, SizesOf(other, steps), "%d and %d", size, other)
+				require.Equal(t, ClassOf(size), ClassOf(other))
+				for i := range table.Rules {
+					r := &table.Rules[i]
+					require.Equal(t, r.matches(kolo.AllReduce, size, topo), r.matches(kolo.AllReduce, other, topo), "%v: %d and %d", r, size, other)
+				}
+			}
+		}
+	}
+	require.Equal(t, Sizes{}, SizesOf(0, nil))
+	require.Equal(t, Sizes{Low: 1 << 62, High: math.MaxInt64, Typical: 3 << 61}, SizesOf(math.MaxInt64, nil))
+}

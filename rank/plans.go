@@ -20,7 +20,8 @@ type plans struct {
 	costs   func() *plan.Topology // topo with the figures of the probe
 	policy  plan.Policy
 	choices map[class]choice
-	last    class // the class of lastOne
+	steps   map[kolo.Collective][]int64 // of policy.Tuning; it does not change
+	last    class                       // the class of lastOne
 	lastOne choice
 	shared  map[plan.Key]plan.Compiled
 	own     map[ownKey]plan.Compiled
@@ -35,15 +36,15 @@ type plans struct {
 	trials  map[class]*trial
 }
 
-// class is a kind of call for which one choice is made: the size counts in powers
-// of two.
+// class is a kind of call for which one choice is made. It holds all that the choice
+// depends on.
 type class struct {
 	collective kolo.Collective
-	dtype      kolo.DType
+	dtype      kolo.DType // for the times of a trial, like op; a choice by cost looks at bytes
 	op         kolo.OpKind
 	inPlace    bool
 	board      bool // the medium between processes may do it
-	size       uint8
+	size       int64
 }
 
 type choice struct {
@@ -74,7 +75,12 @@ func (p *plans) init(t *plan.Topology, probe func() plan.Probe, c *Config, algor
 	})
 	*p = plans{topo: t, costs: costs, policy: c.policy(algorithm), choices: map[class]choice{},
 		shared: map[plan.Key]plan.Compiled{}, own: map[ownKey]plan.Compiled{}, library: c.Plans, forced: forced,
-		contest: c.Contest, trials: map[class]*trial{}}
+		contest: c.Contest, trials: map[class]*trial{}, steps: map[kolo.Collective][]int64{}}
+	if p.policy.Tuning != nil {
+		for _, k := range kolo.Collectives() {
+			p.steps[k] = p.policy.Tuning.Steps(k)
+		}
+	}
 }
 
 // algorithm is the algorithm for a round. One choice is made for all ranks.
@@ -99,12 +105,15 @@ func (p *plans) algorithm(rd *round) (string, error) {
 			inPlace = inPlace || t != nil && t.call.InPlace
 		}
 	}
-	k := p.class(c, inPlace)
+	k, _, err := p.class(c, inPlace)
+	if err != nil {
+		return "", err
+	}
 	if k != p.last {
 		got, ok := p.choices[k]
 		if !ok {
 			var choice plan.Choice
-			choice, got.err = p.choose(c, k.inPlace)
+			choice, got.err = p.choose(k)
 			got.algorithm = choice.Algorithm
 			got.trial = p.newTrial(k, choice)
 			p.choices[k] = got
@@ -112,48 +121,42 @@ func (p *plans) algorithm(rd *round) (string, error) {
 		p.last, p.lastOne = k, got
 	}
 	if p.trial = p.lastOne.trial; p.trial != nil {
-		return p.trial.next(volume(c)), nil
+		return p.trial.next(sampleOf(rd.firstTicket())), nil
 	}
 	return p.lastOne.algorithm, p.lastOne.err
 }
 
-// class is the class of a call that is in place on some rank or not.
-func (p *plans) class(c *kolo.Call, inPlace bool) class {
-	return class{collective: c.Collective, dtype: c.DType, op: c.Op.Kind, size: uint8(bits.Len64(uint64(volume(c)))),
+// class is the class of a call that is in place on some rank or not, and the sizes that are
+// in it.
+func (p *plans) class(c *kolo.Call, inPlace bool) (class, plan.Sizes, error) {
+	size, err := plan.VectorSize(c, p.topo.Ranks())
+	if err != nil {
+		return class{}, plan.Sizes{}, err
+	}
+	sizes := plan.SizesOf(size, p.steps[c.Collective])
+	return class{collective: c.Collective, dtype: c.DType, op: c.Op.Kind, size: sizes.Typical,
 		board:   p.board != nil && boardDoes(c, p.board.Ranks()),
-		inPlace: inPlace && c.Collective.Base() == kolo.AllToAll && p.topo.Medium} // only the medium does it in another way
+		inPlace: inPlace && c.Collective.Base() == kolo.AllToAll && p.topo.Medium}, sizes, nil // only the medium does it in another way
 }
 
-// volume is the number of elements that say how large a call is.
-func volume(c *kolo.Call) int64 {
-	n := c.Count
-	if c.Collective == kolo.AllReduce { // Counts are the parts of Count
-		return n
-	}
-	for _, k := range c.Counts {
-		n += k
-	}
-	return n
-}
-
-// choose asks plan; it looks at nothing of a call but its class, or at what is alike for
-// all calls of a class. The medium moves blocks in any order, so an AllToAll in place,
-// whose blocks trade places, is left to the choreographies, as if there were no medium.
-func (p *plans) choose(c *kolo.Call, inPlace bool) (plan.Choice, error) {
+// choose asks plan, by the class alone. The medium moves blocks in any order, so an
+// AllToAll in place, whose blocks trade places, is left to the choreographies, as if there
+// were no medium.
+func (p *plans) choose(k class) (plan.Choice, error) {
 	t := p.costs()
-	if p.class(c, inPlace).board {
-		return plan.Choose(c, p.board, p.policy)
+	if k.board {
+		return plan.ChooseSize(k.collective, k.size, p.board, p.policy)
 	}
-	if inPlace && c.Collective.Base() == kolo.AllToAll && t.Medium {
+	if k.inPlace {
 		without := *t
 		without.Medium = false
-		got, err := plan.Choose(c, &without, p.policy)
+		got, err := plan.ChooseSize(k.collective, k.size, &without, p.policy)
 		if err != nil {
 			err = fmt.Errorf("in place, which the medium cannot do: %w", err)
 		}
 		return got, err
 	}
-	return plan.Choose(c, t, p.policy)
+	return plan.ChooseSize(k.collective, k.size, t, p.policy)
 }
 
 // boardFigures are those of the medium between processes: on 2 cores it does AllReduce of 8
@@ -215,11 +218,21 @@ func (h *hub) choose(c *kolo.Call) (plan.Choice, error) {
 			return p.explain(e, c), err
 		}
 	}
-	got, err := p.choose(c, c.InPlace)
-	if err == nil && p.policy.Way == plan.Timed && got.ByCost {
-		got = p.timed(c, got)
+	k, sizes, err := p.class(c, c.InPlace)
+	if err != nil {
+		return plan.Choice{}, err
 	}
-	return got, err
+	got, err := p.choose(k)
+	if err != nil {
+		return got, err
+	}
+	if p.policy.Way == plan.Timed && got.ByCost {
+		got = p.timed(k, got)
+	}
+	if sizes.Low < sizes.High {
+		got.Why += fmt.Sprintf("; one choice for %d to %d bytes", sizes.Low, sizes.High)
+	}
+	return got, nil
 }
 
 // scalesInFold says that the fold which joins the elements of all ranks multiplies

@@ -47,7 +47,7 @@ func onFleet(t *testing.T, n int, cfg Config, f func(v *fleet)) {
 		v := &fleet{T: t, c: c}
 		cfg.Engine = func(host channel.Engine) channel.Engine { return c.Engine(host) }
 		cfg.Topology = plan.OneProcess(n)
-		if cfg.Algorithm == "" {
+		if cfg.Algorithm == "" && cfg.Choice != plan.Timed {
 			cfg.Algorithm = fabricName
 		}
 		v.worlds, err = Open(n, cfg)

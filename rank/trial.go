@@ -18,12 +18,12 @@ import (
 //	   ^                                                              |
 //	   '------- the times are no longer those of the contest ---------'
 //
-// Times of different sizes cannot be compared, so only calls of one size take part; other
-// calls of the class are done by the fastest so far.
+// Times of calls that differ cannot be compared, so only those that are one sample take part;
+// other calls of the class are done by the fastest so far.
 type trial struct {
 	choice    plan.Choice // the model's
 	config    plan.ContestConfig
-	volume    int64           // elements of the calls that take part
+	sample    sample          // the calls that take part
 	strays    int             // other calls since the last that took part
 	contest   *plan.Contest   // nil: settled
 	warm      map[string]bool // algorithms that have done a call, so that all is connected and compiled
@@ -38,10 +38,43 @@ type trial struct {
 }
 
 const (
-	maxStrays = 32      // other calls, after which the size of the next one counts
+	maxStrays = 32      // other calls, after which the next one is the sample
 	minPause  = 64      // calls between two contests, doubled each time nothing has changed
 	maxPause  = 1 << 20 // at most
 )
+
+// sample is what calls of one class must have in common for their times to be compared,
+// as it is on the rank that is asked.
+type sample struct {
+	collective  kolo.Collective // NoCollective: of no call
+	volume      int64
+	root        kolo.Rank
+	tensors     int
+	in, out     kolo.Space // where the memory is: of the host, of a device
+	inPlace     bool
+	fromStreams bool
+}
+
+func sampleOf(t *ticket) sample {
+	s := sample{collective: t.call.Collective, volume: volume(&t.call), root: t.call.Root, tensors: len(t.tensors),
+		in: t.in.Space, out: t.out.Space, inPlace: t.call.InPlace, fromStreams: t.stream != nil}
+	if s.tensors > 0 {
+		s.in, s.out = t.tensors[0].Space, t.tensors[0].Space
+	}
+	return s
+}
+
+// volume is the number of elements of a call.
+func volume(c *kolo.Call) int64 {
+	n := c.Count
+	if c.Collective == kolo.AllReduce { // Counts are the parts of Count
+		return n
+	}
+	for _, k := range c.Counts {
+		n += k
+	}
+	return n
+}
 
 // newTrial is the trial for a class, nil where there is nothing to find out: another way of
 // choice, a forced algorithm, ranks in other processes, or one algorithm alone.
@@ -55,21 +88,21 @@ func (p *plans) newTrial(k class, ch plan.Choice) *trial {
 	if c.Rivals() < 2 {
 		return nil
 	}
-	t := &trial{choice: ch, config: config, volume: -1, strays: maxStrays, contest: c, warm: map[string]bool{}, algorithm: ch.Algorithm}
+	t := &trial{choice: ch, config: config, strays: maxStrays, contest: c, warm: map[string]bool{}, algorithm: ch.Algorithm}
 	p.mu.Lock()
 	p.trials[k] = t
 	p.mu.Unlock()
 	return t
 }
 
-// next is the algorithm for a call of some elements.
-func (t *trial) next(volume int64) string {
-	if volume != t.volume {
+// next is the algorithm for a call.
+func (t *trial) next(s sample) string {
+	if s != t.sample {
 		if t.strays++; t.strays <= maxStrays {
 			t.running = ""
 			return t.algorithm
 		}
-		t.volume = volume
+		t.sample = s
 		t.contend()
 	}
 	t.strays, t.running = 0, t.algorithm
@@ -123,13 +156,13 @@ func (t *trial) settle() {
 }
 
 // timed is a choice by cost with what is known of times. Any goroutine may ask.
-func (p *plans) timed(c *kolo.Call, ch plan.Choice) plan.Choice {
+func (p *plans) timed(k class, ch plan.Choice) plan.Choice {
 	if p.blind {
 		ch.Why += "; not timed, as the group spans processes"
 		return ch
 	}
 	p.mu.Lock()
-	t := p.trials[p.class(c, c.InPlace)]
+	t := p.trials[k]
 	p.mu.Unlock()
 	if t == nil {
 		return ch

@@ -2,6 +2,7 @@ package rank
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
 	"github.com/kolo-ccl/kolo/channel/faulty"
+	"github.com/kolo-ccl/kolo/npu"
 	"github.com/kolo-ccl/kolo/plan"
 )
 
@@ -224,6 +226,128 @@ func TestTimedOnRealTime(t *testing.T) {
 	}))
 }
 
+// onStreams makes calls behind and before streams, each of which must sum what was computed,
+// and calls of as many elements of the host between them, which take no time.
+func onStreams(v *fleet, calls int, between bool) (took time.Duration) {
+	const n = 4
+	b, streams := make([]Buffer, n), make([]npu.Stream, n)
+	for i := range n {
+		b[i], streams[i] = v.buffer(i, mb56), v.stream(i)
+	}
+	host := make([][]float32, n)
+	for k := range calls {
+		var sums [n]float32
+		var works, others []Work
+		from := v.age()
+		for i := range n {
+			v.put(streams[i], b[i], ms, float32(i+k))
+			works = append(works, DoOn(v.group(i), sumOf(b[i]), Between{Producer: streams[i], Consumer: streams[i]}))
+			v.look(streams[i], b[i], &sums[i])
+		}
+		for i := range n {
+			v.ok(works[i].Wait(v.Context()))
+			v.ok(streams[i].Sync(v.Context()))
+			took = v.age() - from - ms
+			require.Equal(v, float32(1400*(4*k+6)), sums[i], "call %d", k)
+		}
+		for i := range n {
+			if host[i] == nil {
+				host[i] = make([]float32, mb56/4)
+			}
+			if between {
+				others = append(others, AllReduceAsync(v.group(i), host[i], kolo.Sum))
+			}
+		}
+		for _, w := range others {
+			v.ok(w.Wait(v.Context()))
+		}
+	}
+	return took
+}
+
+// Calls of devices between streams are timed by themselves: what calls of the host take that
+// have as many elements says nothing of them.
+func TestTimedBetweenStreams(t *testing.T) {
+	var found plan.Choice
+	onFleet(t, 4, Config{Choice: plan.Timed, Contest: plan.ContestConfig{Within: 1000, Rounds: 2}}, func(v *fleet) {
+		onStreams(v, 120, true)
+		var err error
+		found, err = v.group(0).Explain(kolo.Call{Collective: kolo.AllReduce, DType: kolo.Float32, Op: kolo.Sum, Count: mb56 / 4})
+		v.ok(err)
+	})
+	require.Greater(t, len(timedRows(found)), 10, found.Explain())
+	best := time.Duration(1 << 62)
+	for _, r := range found.Rows {
+		if !strings.HasPrefix(r.Why, "timed: ") {
+			continue
+		}
+		onFleet(t, 4, Config{Algorithm: r.Name}, func(v *fleet) {
+			took := onStreams(v, 2, false)
+			if best = min(best, took); r.Name == found.Algorithm {
+				require.Equal(v, took, found.Cost, found.Explain())
+			}
+		})
+	}
+	require.Equal(t, best, found.Cost, found.Explain())
+}
+
+// Each group has trials of its own, also when their calls run at the same time.
+func TestTimedInSeveralGroups(t *testing.T) {
+	const n, calls = 4, 250
+	c := slowWays("delay * -> * 1ms\ndelay 0 -> 1 20ms\ndelay 1 -> 0 20ms")
+	c.Choice, c.Contest = plan.Timed, plan.ContestConfig{Within: 10}
+	var found [3]plan.Choice
+	for _, err := range inBubble(t, c, n, func(ctx context.Context, w *World, _ func() time.Duration) error {
+		me := w.Rank()
+		groups := []*Group{w.Group()}
+		for _, ranks := range [][]kolo.Rank{{0, 1, 2}, {1, 2, 3}} {
+			if !slices.Contains(ranks, me) {
+				continue
+			}
+			g, err := w.NewGroup(GroupConfig{Name: fmt.Sprint(ranks), Ranks: ranks})
+			if err != nil {
+				return err
+			}
+			groups = append(groups, g)
+		}
+		for range calls {
+			var works []Work
+			var data [][]int32
+			for _, g := range groups {
+				data = append(data, fill(g.Rank(), 1000))
+				works = append(works, AllReduceAsync(g, data[len(data)-1], kolo.Sum))
+			}
+			for i, x := range works {
+				if err := x.Wait(ctx); err != nil {
+					return err
+				}
+				require.Equal(t, sums(groups[i].Size(), 1000), data[i])
+			}
+		}
+		for _, g := range groups {
+			ch, err := g.Explain(kolo.Call{Collective: kolo.AllReduce, DType: kolo.Int32, Op: kolo.Sum, Count: 1000})
+			if err != nil {
+				return err
+			}
+			if g.Rank() == 0 {
+				at := 0
+				if g != groups[0] {
+					at = 1 + int(me)
+				}
+				found[at] = ch
+			}
+		}
+		return nil
+	}) {
+		require.NoError(t, err)
+	}
+	for _, ch := range found {
+		require.Greater(t, len(timedRows(ch)), 2, ch.Explain())
+	}
+	require.Greater(t, found[1].Cost, 19*time.Millisecond, "every way between the ranks 0, 1 and 2 but a chain from 0 by 2 to 1 is slow")
+	require.Less(t, found[2].Cost, 19*time.Millisecond)
+}
+
 // A setting, a Tuning and one rival alone leave nothing to time.
 func TestTimedOnlyWhereNothingElseDecides(t *testing.T) {
 	tuning := &plan.Tuning{Rules: []plan.Rule{{Collective: kolo.AllReduce, Algorithm: "star"}}}
@@ -246,7 +370,7 @@ func TestTrialComparesOneSize(t *testing.T) {
 	var clock time.Time
 	now := func() time.Time { return clock }
 	call := func(volume int64) string {
-		name := x.next(volume)
+		name := x.next(sample{volume: volume, collective: kolo.AllReduce})
 		x.start(now)
 		clock = clock.Add(time.Duration(volume)) // what is small would win by that alone
 		if name == "nhr" {
@@ -277,7 +401,15 @@ func TestTrialComparesOneSize(t *testing.T) {
 	require.Equal(t, 300*time.Nanosecond, x.found.Load().Cost)
 	require.Equal(t, 2*minPause, x.pause, "nothing has changed")
 
-	x.next(600)
+	for _, other := range []sample{{in: 1}, {out: 1}, {root: 1}, {tensors: 2}, {inPlace: true}, {fromStreams: true}} { // of another kind
+		other.volume, other.collective = 600, kolo.AllReduce
+		x.next(other)
+		x.start(now)
+		clock = clock.Add(time.Hour)
+		x.end(now, nil)
+		require.Equal(t, 0, x.calls)
+	}
+	x.next(sample{volume: 600, collective: kolo.AllReduce})
 	x.start(now)
 	clock = clock.Add(time.Hour)
 	x.end(now, kolo.ErrLost) // no time of a call that failed
