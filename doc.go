@@ -16,17 +16,20 @@
 //
 //	kolo             Rank, Collective, DType, ReduceOp, Call, Memory, Edge, Error   (this package)
 //	plan             topology, cost, choice, Program, Machine, Verify, Simulate    (pure)
-//	plan/msccl       plans in and out of files of MSCCL                                (pure)
+//	plan/msccl       plans in and out of files of MSCCL                            (pure)
+//	plan/survey      a measured topology: export, comparison, rank tables          (pure)
 //	internal/kernel  dst = a op b for every DType and ReduceOp
 //	actor            typed actors on protoactor-go: refs, mailboxes, shards
 //	channel          the channel actor, the driver interface, matching, media
 //	channel/hccs     the driver for ranks of one process: zero-copy, fabric
+//	channel/shm      the driver between processes of one host: shared memory, and a medium in it
 //	channel/tcp      the driver between processes and hosts: sockets
 //	channel/roce     the driver between hosts: RoCE v2 in user space
 //	channel/pcie     the last resort: staged through the host's memory
 //	channel/faulty   a driver around another that loses, delays and cuts
 //	rank             the user's API: World, Group, Work, every collective, Run
 //	cluster          ranks of several processes: rendezvous, links, heartbeats
+//	cluster/probe    what is measured of the links between processes
 //	npu, npu/sim     devices and streams; a simulated NPU
 //	npu/driver       what a driver of devices is built on
 //	npu/ascend       NPUs through AscendCL, bound at run time
