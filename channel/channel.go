@@ -16,6 +16,8 @@ type Channel struct {
 
 	shard   *actor.Shard
 	conn    Conn
+	engine  Engine // stages the memory of devices; nil if the Conn takes it
+	aside   []*Op  // sends that are not posted yet, as they or those in front are staged
 	self    actor.Ref[message]
 	open    int // ops posted and not completed, those in the mailbox included
 	closing bool
@@ -29,8 +31,8 @@ type Channel struct {
 // turn, and completions that its shard has not come to.
 const maxWaiting = 1 << 24
 
-// message is what a Channel handles: an Op to post or one that has completed, or
-// a command.
+// message is what a Channel handles: an Op to post or one that has completed, a bounce
+// whose bytes were moved, or a command.
 type message interface{ isMessage() }
 
 func (*Op) isMessage()     {}
@@ -104,14 +106,20 @@ func (c *Channel) tell(m message) error { return c.self.From(c.shard).Tell(m) }
 
 // refuse ends an op that the actor's mailbox did not take.
 func (c *Channel) refuse(op *Op, err error) {
+	if op.aside != nil {
+		op.Mem, op.aside = op.aside.mem, nil // the buffer may be in use: it is left to the collector
+	}
 	op.Err = fmt.Errorf("%w: channel to %v: %w", kolo.ErrLost, c.Peer, err)
 	op.Sink.Complete(op)
 }
 
 // dropped ends an op that the actor took and did not live to handle.
 func (c *Channel) dropped(m any, err error) {
-	if op, ok := m.(*Op); ok {
-		c.refuse(op, err)
+	switch m := m.(type) {
+	case *Op:
+		c.refuse(m, err)
+	case *bounce:
+		c.refuse(m.op, err)
 	}
 }
 
@@ -152,6 +160,7 @@ func (c *Channel) start(op *Op) (taken bool) {
 
 func (c *Channel) abort(m *abort) {
 	defer c.survive()
+	c.abortAside(m.group, m.cause)
 	c.conn.Abort(c.shard, m.group, m.cause)
 }
 
@@ -179,15 +188,18 @@ func (c *Channel) Handle(m message) error {
 	switch m := m.(type) {
 	case *Op:
 		if m.state.Load() == opDone {
-			c.open--
-			m.state.Store(opIdle)
-			m.Sink.Complete(m)
-			c.endIfIdle()
+			if m.arrived() {
+				c.deliver(m)
+			}
 			return nil
 		}
 		c.posts++
 		c.bytes += m.Size
-		c.post(m)
+		if !c.setAside(m) {
+			c.post(m)
+		}
+	case *bounce:
+		c.moved(m)
 	case *abort:
 		c.abort(m)
 	case *hangUp:

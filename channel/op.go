@@ -85,6 +85,7 @@ type Op struct {
 	Err    error // set at completion; nil when the transfer is done
 
 	conn  *Channel // where it was posted
+	aside *bounce  // its buffer, if the memory is a device's and staged
 	state atomic.Int32
 	// Mate is the op of the other end, Job the move in progress, Held says that a View
 	// must give something back, and Hold is what. They belong to the driver.

@@ -194,6 +194,9 @@ func (a *rankActor) channel(peer kolo.Rank) (*channel.Channel, error) {
 	if err != nil {
 		return nil, err
 	}
+	if a.p.cfg.Engine != nil && a.p.staged(a.rank, peer) {
+		c.Stage(a.p.engine)
+	}
 	a.channels[peer] = c
 	return c, nil
 }

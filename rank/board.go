@@ -9,7 +9,10 @@ import (
 )
 
 // post does a round by the medium between processes: this process's ranks give their
-// vectors to the board, and the others' boards meet it.
+// vectors to the board, and the others' boards meet it. Vectors of devices go there, and
+// the result from there, by way of the host:
+//
+//	post -> [ engine: to bounce buffers ] -> give -> board -> [ engine: to the devices ] -> roundOnBoardEnded
 func (f *far) post(rd *round) {
 	h := f.h
 	c := rd.firstCall()
@@ -18,6 +21,7 @@ func (f *far) post(rd *round) {
 	r.Op, r.Size, r.Digest, r.Done = kernel.Op{}, 0, f.digest, f.boardEnded
 	r.Src, r.Dst = r.Src[:0], r.Dst[:0]
 	err := f.open()
+	f.posted, f.stage = true, stageNone
 	for _, k := range h.mine {
 		t := rd.tickets[k]
 		if c.Collective != kolo.AllReduce {
@@ -28,21 +32,85 @@ func (f *far) post(rd *round) {
 			break
 		}
 		if t.in.Space != kolo.HostSpace || t.out.Space != kolo.HostSpace {
-			err = fmt.Errorf("%w: shared memory between processes takes host memory only", kolo.ErrUnsupported)
-			break
+			f.stage = stageIn
 		}
 		r.Op, r.Size = kernel.OpOf(c.DType, c.Op, len(h.ranks)), t.in.Len()
 		r.Src, r.Dst = append(r.Src, t.in), append(r.Dst, t.out)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		f.roundOnBoardEnded(err)
+	case f.stage == stageIn:
+		f.stageVectors()
+	default:
+		f.give()
+	}
+}
+
+// The ways of a round's vectors between devices and bounce buffers.
+const (
+	stageNone = iota
+	stageIn
+	stageOut
+)
+
+// stageVectors begins to move the vectors to bounce buffers, or the results out of them.
+func (f *far) stageVectors() {
+	r, j := &f.onBoard, &f.staging
+	if f.stage == stageIn {
+		f.devices = append(append(f.devices[:0], r.Src...), r.Dst...)
+		if int64(len(f.bounce)) < int64(len(r.Src))*r.Size {
+			f.bounce = make([]byte, int64(len(r.Src))*r.Size)
+		}
+		for i := range r.Src {
+			m := kolo.HostMemory(f.bounce[int64(i)*r.Size:][:r.Size])
+			r.Src[i], r.Dst[i] = m, m
+		}
+	}
+	j.Reset()
+	n := len(r.Src)
+	for i, m := range r.Src {
+		if f.stage == stageIn {
+			j.AddMove([]kolo.Memory{m}, f.devices[i:i+1])
+		} else {
+			j.AddMove(f.devices[n+i:n+i+1], []kolo.Memory{m})
+		}
+	}
+	j.Done = f.staged
+	if len(j.Parts) == 0 {
+		f.staged(f.h.shard, nil)
 		return
 	}
-	f.posting, f.posted, f.boardDone = true, true, nil
-	f.board.Post(h.shard, r)
+	f.h.p.engine.Start(f.h.shard, j)
+}
+
+// staged is called by the engine.
+func (f *far) staged(t channel.Turn, err error) { f.h.tell(t, &vectorsStaged{err}) }
+
+// vectorsStaged says that the vectors of the running round have been moved.
+type vectorsStaged struct{ err error }
+
+// vectorsStaged goes on with the round.
+func (f *far) vectorsStaged(err error) {
+	switch {
+	case err != nil:
+		f.roundOnBoardEnded(fmt.Errorf("stage memory of a device: %w", err))
+	case f.stage == stageOut:
+		f.roundOnBoardEnded(nil)
+	case f.h.failed != nil:
+		f.roundOnBoardEnded(f.h.failed)
+	default:
+		f.give()
+	}
+}
+
+// give gives the vectors to the board.
+func (f *far) give() {
+	f.posting, f.given, f.boardDone = true, true, nil
+	f.board.Post(f.h.shard, &f.onBoard)
 	f.posting = false
 	if d := f.boardDone; d != nil {
-		f.roundOnBoardEnded(d.err)
+		f.roundOnBoardDone(d.err)
 	}
 }
 
@@ -68,6 +136,17 @@ func (f *far) boardEnded(t channel.Turn, err error) {
 	h.tell(t, d)
 }
 
+// roundOnBoardDone takes the round from the board.
+func (f *far) roundOnBoardDone(err error) {
+	f.given = false
+	if err == nil && f.stage == stageIn {
+		f.stage = stageOut
+		f.stageVectors()
+		return
+	}
+	f.roundOnBoardEnded(err)
+}
+
 // roundOnBoardEnded ends the running round, unless the other processes are to explain
 // why it has failed.
 func (f *far) roundOnBoardEnded(err error) {
@@ -86,9 +165,9 @@ func (f *far) roundOnBoardEnded(err error) {
 	}
 }
 
-// cancel ends a round that is on the board.
+// cancel ends a round that is on the board. What an engine moves ends by itself.
 func (f *far) cancel(cause error) {
-	if f.posted {
+	if f.given {
 		f.board.Cancel(f.h.shard, cause)
 	}
 }

@@ -36,7 +36,12 @@ type far struct {
 	board     channel.Board  // this process's part of it, made at the first use
 	onBoard   channel.Round  // the running round
 	posting   bool           // Post is on the stack
-	posted    bool           // a round is on the board
+	posted    bool           // the running round goes by the board
+	given     bool           // and is on it
+	stage     int            // the way of its vectors, if they are of devices
+	staging   channel.Job    // moves them
+	devices   []kolo.Memory  // inputs, and outputs
+	bounce    []byte         // what the board has in place of them
 	boardDone *jobDone       // the round has ended inside Post
 	algorithm string         // of the running round
 	digest    uint64         // of the running round

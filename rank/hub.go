@@ -94,14 +94,15 @@ type round struct {
 // hubMessage is what a hub handles.
 type hubMessage interface{ isHubMessage() }
 
-func (*ticket) isHubMessage()      {} // a rank has made a call
-func (*run) isHubMessage()         {} // a rank's run has ended
-func (*failure) isHubMessage()     {}
-func (*leave) isHubMessage()       {}
-func (tick) isHubMessage()         {}
-func (*jobDone) isHubMessage()     {}
-func (*parcel) isHubMessage()      {}
-func (*lostProcess) isHubMessage() {}
+func (*ticket) isHubMessage()        {} // a rank has made a call
+func (*run) isHubMessage()           {} // a rank's run has ended
+func (*failure) isHubMessage()       {}
+func (*leave) isHubMessage()         {}
+func (tick) isHubMessage()           {}
+func (*jobDone) isHubMessage()       {}
+func (*vectorsStaged) isHubMessage() {}
+func (*parcel) isHubMessage()        {}
+func (*lostProcess) isHubMessage()   {}
 
 // failure fails the group.
 type failure struct {
@@ -315,10 +316,13 @@ func (h *hub) Handle(m hubMessage) error {
 		return nil
 	case *jobDone:
 		if h.far != nil {
-			h.far.roundOnBoardEnded(m.err)
+			h.far.roundOnBoardDone(m.err)
 		} else {
 			h.finish(m.err)
 		}
+		return nil
+	case *vectorsStaged:
+		h.far.vectorsStaged(m.err)
 		return nil
 	case *held:
 		h.hold(m.s)

@@ -42,7 +42,8 @@ type process struct {
 	host   channel.Engine // of host memory
 	engine channel.Engine // of all memory: host, or what Config.Engine has made around it
 	driver channel.Driver
-	poller channel.Poller // the driver, where ranks that wait may poll it
+	poller channel.Poller            // the driver, where ranks that wait may poll it
+	staged func(a, b kolo.Rank) bool // between whom the driver takes host memory only
 	actors []*rankActor
 	now    func() time.Time
 	began  time.Time
@@ -92,6 +93,7 @@ func newProcess(n int, given Config, part *Part, mine []kolo.Rank) (*process, er
 	}
 	driver, err := open(p.engine)
 	if err == nil {
+		p.staged = stagedBy(driver, part != nil)
 		driver, err = wrapDriver(&cfg, driver)
 	}
 	if err != nil {
@@ -119,6 +121,14 @@ func openDriver(c *Config, e channel.Engine) (channel.Driver, error) {
 		return nil, err
 	}
 	return d, meetSelf(d, c.Topology.Ranks())
+}
+
+// stagedBy says between which ranks a driver takes host memory only: those that it joins
+// over something that no Engine addresses.
+func stagedBy(d channel.Driver, apart bool) func(a, b kolo.Rank) bool {
+	_, remote := d.(channel.Remote)
+	direct, _ := d.(channel.Direct)
+	return func(a, b kolo.Rank) bool { return (remote || apart) && (direct == nil || !direct.Direct(a, b)) }
 }
 
 // wrapDriver puts around a driver what the configuration says.
