@@ -84,7 +84,7 @@ func (l *link) transmit(p *pair, space []byte, now time.Duration, bursts *int) (
 				break
 			}
 			if b.count > 0 && size > b.segment {
-				l.port.send(p.conn, b.list[:before], b.size, b.segment, l.to)
+				l.port.send(p.conn, b.list[:before], b.size, b.segment, l.data)
 				b.drop(before, size)
 				continue
 			}
@@ -98,7 +98,7 @@ func (l *link) transmit(p *pair, space []byte, now time.Duration, bursts *int) (
 		if b.count == 0 {
 			return false
 		}
-		l.port.send(p.conn, b.list, b.size, b.segment, l.to)
+		l.port.send(p.conn, b.list, b.size, b.segment, l.data)
 	}
 	b.reset(nil)
 	return p.qp.Ready(now)

@@ -19,7 +19,9 @@ func records() []record {
 		{kind: recordEager, id: 7, key: k, dtype: kolo.Float32, size: 5, digest: 1 << 60, data: []byte("hello")},
 		{kind: recordEager, id: 8, key: k, data: []byte{}},
 		{kind: recordOffer, id: 9, key: k, dtype: kolo.Int8, size: 1 << 40, digest: 3, stripes: 32},
-		{kind: recordTake, id: 1 << 31, slot: 77, region: 0xdeadbeef},
+		{kind: recordTake, id: 1 << 31, slot: 77, places: []place{{0, 1 << 40, 0xdeadbeef}}},
+		{kind: recordTake, id: 10, slot: 78},
+		{kind: recordTake, id: 11, slot: 79, places: []place{{1 << 63, 1, 2}, {3, 4, 1 << 31}}},
 		{kind: recordTaken, id: 12},
 		{kind: recordRefuse, id: 13, dtype: kolo.Int8, size: 99, digest: 1 << 50},
 		{kind: recordCancel, id: 14},
@@ -82,7 +84,7 @@ func FuzzRecord(f *testing.F) {
 // hellos is one of each kind.
 func hellos() []hello {
 	return []hello{
-		{kind: helloMine, done: true, job: 1 << 63, epoch: 2, from: 3, to: 4, nonce: 5, seen: 6, window: 1 << 20, mtu: 4096,
+		{kind: helloMine, done: true, adapter: true, job: 1 << 63, epoch: 2, from: 3, to: 4, nonce: 5, seen: 6, window: 1 << 20, mtu: 4096,
 			qps: []qpAddress{{0x112233, 0xffffff}, {17, 0}}},
 		{kind: helloWait, job: 1, from: 1 << 40, to: 0, seen: 9},
 		{kind: helloReject, job: 1, seen: 9, reason: "the rank has closed all its links"},

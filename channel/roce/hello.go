@@ -27,6 +27,7 @@ const (
 type hello struct {
 	kind     helloKind
 	done     bool // the sender has all that it needs
+	adapter  bool // data is for port 4791 of the sender's address, wherever this comes from
 	job      uint64
 	epoch    uint64
 	from, to kolo.Rank
@@ -43,17 +44,26 @@ type qpAddress struct{ qpn, first uint32 }
 
 const helloSize = 68
 
-var helloMagic = [4]byte{'K', 'R', 'o', 1} // with the version
+var helloMagic = [4]byte{'K', 'R', 'o', 2} // with the version
+
+// The flags of a hello.
+const (
+	flagDone = 1 << iota
+	flagAdapter
+)
 
 func (h *hello) packet() rc.Packet {
 	le := binary.LittleEndian
 	b := append([]byte(nil), helloMagic[:]...)
-	done := byte(0)
+	flags := byte(0)
 	if h.done {
-		done = 1
+		flags |= flagDone
+	}
+	if h.adapter {
+		flags |= flagAdapter
 	}
 	reason := h.reason[:min(len(h.reason), maxReason)]
-	b = append(b, byte(h.kind), done, byte(len(h.qps)), 0)
+	b = append(b, byte(h.kind), flags, byte(len(h.qps)), 0)
 	b = le.AppendUint64(b, h.job)
 	b = le.AppendUint64(b, h.epoch)
 	b = le.AppendUint64(b, h.nonce)
@@ -76,7 +86,7 @@ func parseHello(p *rc.Packet) (h hello, err error) {
 	if p.Op != rc.Datagram || p.QKey != controlKey || len(b) < helloSize || [4]byte(b) != helloMagic {
 		return h, fmt.Errorf("%w: not of this driver and version", errRecord)
 	}
-	h = hello{kind: helloKind(b[4]), done: b[5] != 0, job: le.Uint64(b[8:]), epoch: le.Uint64(b[16:]), nonce: le.Uint64(b[24:]), seen: le.Uint64(b[32:]),
+	h = hello{kind: helloKind(b[4]), done: b[5]&flagDone != 0, adapter: b[5]&flagAdapter != 0, job: le.Uint64(b[8:]), epoch: le.Uint64(b[16:]), nonce: le.Uint64(b[24:]), seen: le.Uint64(b[32:]),
 		from: kolo.Rank(le.Uint64(b[40:])), to: kolo.Rank(le.Uint64(b[48:])), window: le.Uint32(b[56:]), mtu: le.Uint32(b[60:])}
 	n, reason := int(b[6]), le.Uint32(b[64:])
 	b = b[helloSize:]

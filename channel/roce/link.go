@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -45,6 +46,8 @@ const (
 	eventLanded
 	eventHello
 	eventTick
+	eventRaise
+	eventWork
 )
 
 // event is what a link handles.
@@ -80,7 +83,8 @@ type link struct {
 	state    linkState
 	closed   error // why ops are not taken
 	port     *port
-	to       netip.AddrPort
+	to       netip.AddrPort // of the handshake
+	data     netip.AddrPort // of all else
 	mine     hello
 	theirs   hello
 	domain   *rc.Domain
@@ -117,9 +121,10 @@ type times struct {
 	stuck    map[uint64]bool
 }
 
-// pair is a queue pair and its way out.
+// pair is a queue pair and, if it is of package rc, its way out.
 type pair struct {
-	qp     *rc.QP
+	Queue
+	qp     *rc.QP // nil over an adapter
 	conn   *socket
 	flow   *rc.Flow
 	posted []posted // works that have not completed, oldest first
@@ -150,18 +155,28 @@ func (l *link) prepare() error {
 	if err != nil {
 		return err
 	}
-	l.port, l.to = p, to
+	l.port, l.to, l.data = p, to, to
 	l.domain = rc.NewDomain(rand.Uint32())
-	l.mine = hello{kind: helloMine, job: d.job, epoch: d.epoch, from: l.me, to: l.peer, nonce: rand.Uint64() | 1,
+	l.mine = hello{kind: helloMine, adapter: d.adapter != nil, job: d.job, epoch: d.epoch, from: l.me, to: l.peer, nonce: rand.Uint64() | 1,
 		window: uint32(max(1<<14, min(d.cfg.Window, p.room/2))), mtu: uint32(pathMTU(p.link, d.cfg.MTU))}
+	l.timing.answered = d.now()
+	if d.adapter != nil {
+		if d.cfg.MTU == 0 {
+			l.mine.mtu = uint32(d.adapter.MTU())
+		}
+		l.post(event{kind: eventRaise})
+		return nil
+	}
 	for range d.cfg.QPs {
-		q := qpAddress{qpn: d.newQPN(), first: rand.Uint32N(1 << 24)}
+		q := qpAddress{qpn: d.newQPN(), first: rand24()}
 		d.queues[q.qpn] = l
 		l.mine.qps = append(l.mine.qps, q)
 	}
-	l.timing.answered = d.now()
 	return nil
 }
+
+// rand24 is a random PSN.
+func rand24() uint32 { return rand.Uint32N(1 << 24) }
 
 // refuse makes a link that was never one.
 func (l *link) refuse(err error) {
@@ -302,6 +317,21 @@ func (l *link) handle(e *event) {
 		l.greet(e.from, e.hello)
 	case eventTick:
 		l.tick()
+	case eventRaise:
+		l.raise()
+	case eventWork:
+		l.worked()
+	}
+}
+
+// worked takes what an adapter has completed.
+func (l *link) worked() {
+	if l.state == over {
+		return
+	}
+	l.timing.heard = l.d.now()
+	for i := range l.pairs {
+		l.collect(i)
 	}
 }
 
@@ -355,25 +385,66 @@ func (l *link) sayHello() {
 	l.port.hello(&l.mine, l.to)
 }
 
-// pairUp makes the queue pairs with those of the peer.
+// pairUp joins the queue pairs with those of the peer.
 func (l *link) pairUp(h *hello) error {
 	l.theirs = *h
+	if err := l.address(h); err != nil {
+		return err
+	}
 	mtu, n := min(int(l.mine.mtu), int(h.mtu)), min(len(l.mine.qps), len(h.qps))
 	window := max(leastPackets, min(l.d.cfg.Window, int(h.window))/mtu/n)
 	for i := range n {
-		q, err := rc.NewQP(rc.Config{QPN: l.mine.qps[i].qpn, First: l.mine.qps[i].first, MTU: mtu, Timeout: l.d.cfg.Timeout,
-			Retries: l.d.cfg.Retries, MinTimeout: minTimeout, AckDelay: ackDelay, Window: window, Domain: l.domain})
-		if err != nil {
-			return fmt.Errorf("%w: link of %v to %v: %w", kolo.ErrLost, l.me, l.peer, err)
+		if l.d.adapter == nil {
+			if err := l.imitate(i, mtu, window); err != nil {
+				return fmt.Errorf("%w: link of %v to %v: %w", kolo.ErrLost, l.me, l.peer, err)
+			}
 		}
-		conn, number, err := l.port.source(i)
-		if err != nil {
-			return fmt.Errorf("%w: link of %v to %v: %w", kolo.ErrLost, l.me, l.peer, err)
+		if err := l.pairs[i].Connect(l.data.Addr(), h.qps[i].qpn, h.qps[i].first, mtu); err != nil {
+			return fmt.Errorf("%w: link of %v to %v at %v: %w", kolo.ErrLost, l.me, l.peer, l.data, err)
 		}
-		q.Connect(h.qps[i].qpn, h.qps[i].first)
-		l.pairs = append(l.pairs, &pair{qp: q, conn: conn, flow: flow(netip.AddrPortFrom(l.port.addr.Addr(), number), l.to)})
-		l.traffic.stock(i, q)
 	}
+	for _, p := range l.pairs[n:] { // the peer has fewer
+		p.Fail()
+	}
+	l.pairs = l.pairs[:n]
+	return nil
+}
+
+// address finds out where data goes to: an adapter sends to one port only, and from
+// the address of its handshake.
+func (l *link) address(h *hello) error {
+	switch {
+	case h.adapter:
+		l.data = netip.AddrPortFrom(l.to.Addr(), Port)
+		if l.d.adapter == nil && l.port.addr.Port() != Port {
+			return fmt.Errorf("%w: link of %v to %v: %v has an adapter, which sends to port %d, and this end is at port %d: set Config.Port",
+				kolo.ErrLost, l.me, l.peer, l.peer, Port, l.port.addr.Port())
+		}
+	case l.d.adapter != nil:
+		if l.data.Port() != Port {
+			return fmt.Errorf("%w: link of %v to %v: %v is at port %d, and the adapter here sends to port %d: set Config.Port of the peer's driver",
+				kolo.ErrLost, l.me, l.peer, l.peer, l.data.Port(), Port)
+		}
+	}
+	return nil
+}
+
+// imitate makes queue pair i in software.
+func (l *link) imitate(i, mtu, window int) error {
+	room := 0
+	if i == 0 {
+		room = recordsSize
+	}
+	q, err := newSoftware(rc.Config{QPN: l.mine.qps[i].qpn, First: l.mine.qps[i].first, MTU: mtu, Timeout: l.d.cfg.Timeout,
+		Retries: l.d.cfg.Retries, MinTimeout: minTimeout, AckDelay: ackDelay, Window: window, Domain: l.domain}, inboxes, room)
+	if err != nil {
+		return err
+	}
+	conn, number, err := l.port.source(i)
+	if err != nil {
+		return err
+	}
+	l.pairs = append(l.pairs, &pair{Queue: q, qp: q.QP, conn: conn, flow: flow(netip.AddrPortFrom(l.port.addr.Addr(), number), l.data)})
 	return nil
 }
 
@@ -432,13 +503,13 @@ func (l *link) collect(i int) {
 	}
 	p := l.pairs[i]
 	for {
-		c, ok := p.qp.Next()
+		c, ok := p.Next()
 		switch {
 		case !ok:
 			return
 		case c.Kind == rc.Receive:
 			if c.Status == rc.OK {
-				l.traffic.received(i, p.qp, &c)
+				l.traffic.received(i, p, &c)
 			}
 		default:
 			x := p.posted[0]
@@ -455,10 +526,10 @@ func (l *link) collect(i int) {
 }
 
 // give gives a work to queue pair i.
-func (l *link) give(i int, w rc.Work, x posted) {
+func (l *link) give(i int, w Work, x posted) {
 	p := l.pairs[i]
 	p.posted = append(p.posted, x)
-	p.qp.Post(w)
+	p.Post(w)
 }
 
 // flush sends what may go, as long as there are bursts. It says whether there is more.
@@ -467,6 +538,9 @@ func (l *link) flush(bursts *int) (more bool) {
 		return false
 	}
 	l.traffic.flush()
+	if l.d.adapter != nil {
+		return false
+	}
 	buf := l.d.takeBuffer()
 	defer l.d.release(buf)
 	now := l.d.now()
@@ -480,8 +554,8 @@ func (l *link) flush(bursts *int) (more bool) {
 // to send after that.
 func (l *link) settle() bool {
 	for _, p := range l.pairs {
-		if s := p.qp.Err(); s != rc.OK && l.state != over {
-			l.fail(fmt.Errorf("%w: link of %v to %v at %v: %v", kolo.ErrLost, l.me, l.peer, l.to, s))
+		if err := p.Err(); err != nil && l.state != over {
+			l.fail(fmt.Errorf("%w: link of %v to %v at %v: %w", kolo.ErrLost, l.me, l.peer, l.data, err))
 			return true
 		}
 	}
@@ -493,7 +567,7 @@ func (l *link) settle() bool {
 		return false
 	}
 	if x.finSent && x.finSeen && x.idle() {
-		if l.pairs[0].qp.Pending() == 0 {
+		if l.pairs[0].Pending() == 0 {
 			l.end(nil)
 			return true
 		}
@@ -510,22 +584,25 @@ func (l *link) fail(err error) {
 	if l.closed == nil {
 		l.closed = err
 	}
-	l.traffic.drop(err)
 	l.end(err)
 }
 
 // end ends a link that has nothing to do any more; err is why, nil if it was closed.
 func (l *link) end(err error) {
 	l.revoke()
-	l.traffic.drop(l.closed)
+	l.state = over
+	for _, p := range l.pairs {
+		p.Fail()
+	}
+	l.traffic.drop(cmp.Or(err, l.closed))  // nobody reaches that memory any more
 	if err != nil && l.theirs.nonce != 0 { // the peer need not find out by itself
 		l.port.hello(&hello{kind: helloReject, job: l.d.job, epoch: l.d.epoch, from: l.me, to: l.peer, seen: l.theirs.nonce, reason: err.Error()}, l.to)
 	}
-	l.state = over
 	for i, p := range l.pairs {
-		p.qp.Fail(rc.Flushed)
 		l.collect(i)
-		l.d.counts.add(p.qp.Stats())
+		if p.qp != nil {
+			l.d.counts.add(p.qp.Stats())
+		}
 	}
 	l.pairs = nil
 	if l.timer != nil {
@@ -595,8 +672,10 @@ func (l *link) tick() {
 		}
 	}
 	for i, p := range l.pairs {
-		p.qp.Tick(now)
-		l.collect(i)
+		if p.qp != nil {
+			p.qp.Tick(now)
+			l.collect(i)
+		}
 	}
 	if x.linger != 0 && now >= x.linger {
 		if l.traffic.finSeen && l.traffic.idle() {
@@ -614,8 +693,8 @@ func (l *link) tick() {
 		}
 		x.stuck = nil
 	}
-	if l.state == open && l.traffic.waits() && now >= x.heard+l.d.cfg.Timeout && l.pairs[0].qp.Pending() == 0 {
-		l.give(0, rc.Work{Kind: rc.Write}, posted{}) // writes nothing: is the peer there?
+	if l.state == open && l.traffic.waits() && now >= x.heard+l.d.cfg.Timeout && l.pairs[0].Pending() == 0 {
+		l.give(0, Work{Kind: rc.Write}, posted{}) // writes nothing: is the peer there?
 	}
 }
 
@@ -632,6 +711,9 @@ func (l *link) schedule() {
 		}
 	}
 	for _, p := range l.pairs {
+		if p.qp == nil {
+			continue
+		}
 		if d, ok := p.qp.Deadline(); ok {
 			due(d)
 		}
@@ -641,7 +723,7 @@ func (l *link) schedule() {
 	if l.state == connecting {
 		due(x.hello)
 		due(x.answered + l.d.cfg.ConnectTimeout)
-	} else if l.traffic.waits() && l.pairs[0].qp.Pending() == 0 {
+	} else if l.traffic.waits() && l.pairs[0].Pending() == 0 {
 		due(x.heard + l.d.cfg.Timeout)
 	}
 	if at == 0 || l.alarm != 0 && l.alarm <= at {

@@ -27,17 +27,17 @@ func (d *Driver) Poll(done *atomic.Uint32) {
 		return
 	}
 	d.mu.RLock()
-	ports := d.ports
+	sources := d.sources
 	d.mu.RUnlock()
 	d.pump.join()
 	defer d.pump.leave()
 	start := time.Now()
 	last := time.Duration(0)
-	hot := 0 // the port where something was last found
+	hot := 0 // where something was last found
 	for i := 1; done.Load() == 0; i++ {
 		found := d.pump.share()
-		for n, p := range ports {
-			if (n == hot || i%clockEvery == 0) && p.look() {
+		for n, r := range sources {
+			if (n == hot || i%clockEvery == 0) && r.from.look() {
 				found, hot = true, n
 			}
 		}
@@ -45,7 +45,7 @@ func (d *Driver) Poll(done *atomic.Uint32) {
 		case found:
 			last = time.Since(start)
 			if last > pollMost {
-				nudge(ports)
+				wakeAll(sources)
 				return
 			}
 		case i%clockEvery == 0:
@@ -54,7 +54,7 @@ func (d *Driver) Poll(done *atomic.Uint32) {
 				patience = pollMoving
 			}
 			if time.Since(start) > last+patience {
-				nudge(ports)
+				wakeAll(sources)
 				return
 			}
 		}
@@ -88,12 +88,67 @@ func (p *port) drain() {
 	}
 }
 
-// nudge lets the readers read again: the rank parks.
-func nudge(ports []*port) {
-	for _, p := range ports {
+// source is where completions or packets are found.
+type source interface {
+	look() bool  // once, if nobody else does; it says whether there was anything
+	drain()      // until there is nothing, on the reader's goroutine
+	wait() error // until there may be something
+}
+
+// reader looks at a source while no rank polls.
+type reader struct {
+	d      *Driver
+	from   source
+	closed chan struct{}
+	nudge  chan struct{} // a rank has stopped polling and parks
+}
+
+func newReader(d *Driver, from source) *reader {
+	return &reader{d: d, from: from, closed: make(chan struct{}), nudge: make(chan struct{}, 1)}
+}
+
+// wakeAll lets the readers look again: the rank parks.
+func wakeAll(list []*reader) {
+	for _, r := range list {
 		select {
-		case p.nudge <- struct{}{}:
+		case r.nudge <- struct{}{}:
 		default: // it has not heard of the last one yet
+		}
+	}
+}
+
+// run is the goroutine of a source. While ranks poll it stays away, and looks now and
+// then whether they still do.
+func (r *reader) run() {
+	pause := time.NewTicker(pollPause)
+	defer pause.Stop()
+	seen := int64(0)
+	for {
+		nudged := false
+		for n := r.d.polls.Load(); !nudged && (n != seen || r.d.pollers.Load() > 0); n = r.d.polls.Load() {
+			seen = n
+			select {
+			case <-r.nudge:
+				nudged = true
+			case <-pause.C:
+			case <-r.closed:
+				return
+			}
+		}
+		r.from.drain()
+		err := r.from.wait()
+		select {
+		case <-r.closed:
+			return
+		default:
+		}
+		if err != nil {
+			select {
+			case <-r.closed:
+				return
+			case <-pause.C:
+				r.d.counts.readErrors.Add(1)
+			}
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/kolo-ccl/kolo/channel/roce/rc"
 )
@@ -25,14 +24,13 @@ const (
 // port is a UDP socket of the driver and the goroutine that reads it while no rank
 // polls.
 type port struct {
-	d      *Driver
-	conn   *socket
-	addr   netip.AddrPort // where peers send to
-	link   int            // MTU of the interface
-	room   int            // bytes of the receive buffer
-	gso    atomic.Bool
-	closed chan struct{}
-	nudge  chan struct{} // a rank has stopped polling and parks
+	d    *Driver
+	conn *socket
+	addr netip.AddrPort // where peers send to
+	link int            // MTU of the interface
+	room int            // bytes of the receive buffer
+	gso  atomic.Bool
+	*reader
 	mu     sync.Mutex
 	others []*socket // further source ports, made at need; they only send
 
@@ -69,7 +67,8 @@ func (d *Driver) release(b *buffer) {
 
 // listen opens a port at an address.
 func (d *Driver) listen(at netip.Addr, number uint16, linkMTU int) (*port, error) {
-	p := &port{d: d, link: linkMTU, flows: map[netip.AddrPort]*rc.Flow{}, closed: make(chan struct{}), nudge: make(chan struct{}, 1), buf: d.takeBuffer()}
+	p := &port{d: d, link: linkMTU, flows: map[netip.AddrPort]*rc.Flow{}, buf: d.takeBuffer()}
+	p.reader = newReader(d, p)
 	c, err := openSocket(netip.AddrPortFrom(at, number), d.cfg.TrafficClass)
 	if err == nil {
 		if err = c.listens(); err != nil {
@@ -82,7 +81,7 @@ func (d *Driver) listen(at netip.Addr, number uint16, linkMTU int) (*port, error
 	p.conn, p.addr, p.room = c, netip.AddrPortFrom(at, c.number()), c.grow()
 	p.gso.Store(at.Is6() && c.offload())
 	// ended by Driver.Close, which closes the socket
-	d.readers.Go(p.read)
+	d.readers.Go(p.run)
 	return p, nil
 }
 
@@ -124,35 +123,8 @@ func flow(from, to netip.AddrPort) *rc.Flow {
 	return rc.NewFlow6(from.Addr().As16(), to.Addr().As16(), from.Port(), to.Port())
 }
 
-// read is the goroutine of the port. While ranks poll it stays away, and looks now and
-// then whether they still do.
-func (p *port) read() {
-	pause := time.NewTicker(pollPause)
-	defer pause.Stop()
-	seen := int64(0)
-	for {
-		nudged := false
-		for n := p.d.polls.Load(); !nudged && (n != seen || p.d.pollers.Load() > 0); n = p.d.polls.Load() {
-			seen = n
-			select {
-			case <-p.nudge:
-				nudged = true
-			case <-pause.C:
-			case <-p.closed:
-				return
-			}
-		}
-		p.drain()
-		if err := p.conn.wait(); err != nil {
-			select {
-			case <-p.closed:
-				return
-			case <-pause.C:
-				p.d.counts.readErrors.Add(1)
-			}
-		}
-	}
-}
+// wait waits for packets.
+func (p *port) wait() error { return p.conn.wait() }
 
 // look reads once, if nobody else does. It says whether there was anything.
 func (p *port) look() bool {

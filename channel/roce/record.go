@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
@@ -13,7 +14,7 @@ import (
 //
 //	eager   a small message, its data behind the record
 //	offer   a large message: its data comes by WRITE when the receiver says where to
-//	take    where the data of an offer goes to
+//	take    where the data of an offer goes to: a list of places
 //	taken   an eager message has met its receive; for classes whose sends wait for that
 //	refuse  an offer or an eager message does not fit its receive, whose description is sent back
 //	cancel  an offer or an eager message is withdrawn
@@ -35,7 +36,8 @@ const (
 // The lengths of the records.
 const (
 	messageSize = 48 // eager and offer
-	takeSize    = 24
+	takeSize    = 16 // of a take without its places
+	placeSize   = 24
 	refuseSize  = 24
 	shortSize   = 8 // taken, cancel, credit, fin
 )
@@ -50,7 +52,7 @@ type record struct {
 	digest  uint64
 	stripes uint32 // offer: WRITEs with immediate data that it takes
 	slot    uint32 // take: the immediate data of these WRITEs
-	region  uint32 // take: key of the region
+	places  []place
 	data    []byte // eager: the message; fin: why. Part of what was parsed.
 }
 
@@ -73,11 +75,16 @@ func (r *record) append(b []byte) []byte {
 		b = le.AppendUint64(b, uint64(r.size))
 		b = le.AppendUint64(b, r.digest)
 	case recordTake:
-		b = append(b, byte(r.kind), 0, 0, 0)
+		b = append(b, byte(r.kind), byte(len(r.places)), 0, 0)
 		b = le.AppendUint32(b, r.id)
 		b = le.AppendUint32(b, r.slot)
-		b = le.AppendUint32(b, r.region)
-		b = le.AppendUint64(b, 0) // address of the region's first byte
+		b = le.AppendUint32(b, 0)
+		for _, p := range r.places {
+			b = le.AppendUint64(b, p.va)
+			b = le.AppendUint64(b, uint64(p.size))
+			b = le.AppendUint32(b, p.key)
+			b = le.AppendUint32(b, 0)
+		}
 	case recordRefuse:
 		b = append(b, byte(r.kind), byte(r.dtype), 0, 0)
 		b = le.AppendUint32(b, r.id)
@@ -103,7 +110,9 @@ func parseRecord(b []byte) (r record, rest []byte, err error) {
 		case recordEager, recordOffer:
 			size = messageSize
 		case recordTake:
-			size = takeSize
+			if size = takeSize; len(b) > 1 {
+				size += int(b[1]) * placeSize
+			}
 		case recordRefuse:
 			size = refuseSize
 		case recordTaken, recordCancel, recordCredit, recordFin:
@@ -126,7 +135,13 @@ func parseRecord(b []byte) (r record, rest []byte, err error) {
 			return r, nil, fmt.Errorf("%w: an offer in %d stripes", errRecord, r.stripes)
 		}
 	case recordTake:
-		r.slot, r.region = le.Uint32(b[8:]), le.Uint32(b[12:])
+		r.slot = le.Uint32(b[8:])
+		for p := b[takeSize:size]; len(p) > 0; p = p[placeSize:] {
+			r.places = append(r.places, place{va: le.Uint64(p), size: int64(le.Uint64(p[8:])), key: le.Uint32(p[16:])})
+		}
+		if len(r.places) > maxPlaces || slices.ContainsFunc(r.places, func(p place) bool { return p.size <= 0 && len(r.places) > 1 || p.size < 0 }) {
+			return r, nil, fmt.Errorf("%w: %d places", errRecord, len(r.places))
+		}
 	case recordRefuse:
 		r.dtype, r.size, r.digest = kolo.DType(b[1]), int64(le.Uint64(b[8:])), le.Uint64(b[16:])
 	case recordFin:

@@ -30,22 +30,25 @@ type Driver struct {
 	readers sync.WaitGroup
 	buffers sync.Pool // of *buffer
 	pump    pump
+	adapter Adapter // nil: the queue pairs are of package rc
+	watch   *reader // of the adapter
 	counts  counts
 	pollers atomic.Int32 // ranks in Poll
 	polls   atomic.Int64 // calls of Poll so far
 	moving  atomic.Int32 // large messages under way
 
-	mu     sync.RWMutex
-	ports  []*port // the first is the loopback's
-	peers  map[kolo.Rank]address
-	met    bool
-	here   map[kolo.Rank]bool // ranks whose endpoint is open
-	gone   map[kolo.Rank]bool // and was closed
-	links  map[way]*link
-	queues map[uint32]*link // by QPN
-	nextQP uint32
-	knocks map[way]knock
-	closed bool
+	mu      sync.RWMutex
+	ports   []*port   // the first is the loopback's; over an adapter there is one, at its address
+	sources []*reader // of the adapter, and of ports
+	peers   map[kolo.Rank]address
+	met     bool
+	here    map[kolo.Rank]bool // ranks whose endpoint is open
+	gone    map[kolo.Rank]bool // and was closed
+	links   map[way]*link
+	queues  map[uint32]*link // by QPN
+	nextQP  uint32
+	knocks  map[way]knock
+	closed  bool
 }
 
 // way is a link of a rank of this process.
@@ -75,13 +78,15 @@ type counts struct {
 }
 
 // New makes the driver of one process. The name "roce" opens it with an empty Config.
-func New(c channel.Config, cfg Config) (*Driver, error) {
+func New(c channel.Config, cfg Config) (*Driver, error) { return newDriver(c, cfg, nil) }
+
+func newDriver(c channel.Config, cfg Config, a Adapter) (*Driver, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(c.Job)) // never fails
-	d := &Driver{cfg: cfg.withDefaults(), job: h.Sum64(), epoch: c.Epoch, start: time.Now(), host: hostOf(),
+	d := &Driver{cfg: cfg.withDefaults(), adapter: a, job: h.Sum64(), epoch: c.Epoch, start: time.Now(), host: hostOf(),
 		peers: map[kolo.Rank]address{}, here: map[kolo.Rank]bool{}, gone: map[kolo.Rank]bool{}, links: map[way]*link{},
 		queues: map[uint32]*link{}, nextQP: rand.Uint32N(1 << 24), knocks: map[way]knock{}}
 	d.buffers.New = func() any { return &buffer{b: make([]byte, bufferSize)} }
@@ -92,8 +97,21 @@ func New(c channel.Config, cfg Config) (*Driver, error) {
 	return d, nil
 }
 
-// open opens the port of the loopback, over IPv6 where there is one.
+// open opens the port of the loopback, over IPv6 where there is one; over an adapter
+// that of its address.
 func (d *Driver) open() error {
+	if d.adapter != nil {
+		at := d.adapter.Addr()
+		p, err := d.listen(at, d.cfg.Port, mtuOf(at))
+		if err != nil {
+			return err
+		}
+		d.watch = newReader(d, adapterSource{d.adapter})
+		d.ports, d.sources = []*port{p}, []*reader{d.watch, p.reader}
+		// ended by Close
+		d.readers.Go(d.watch.run)
+		return nil
+	}
 	var errs []error
 	for _, a := range []netip.Addr{netip.IPv6Loopback(), netip.AddrFrom4([4]byte{127, 0, 0, 1})} {
 		if d.cfg.Addr.IsLoopback() && d.cfg.Addr != a {
@@ -101,7 +119,7 @@ func (d *Driver) open() error {
 		}
 		p, err := d.listen(a, d.cfg.Port, mtuOf(a))
 		if err == nil {
-			d.ports = append(d.ports, p)
+			d.ports, d.sources = append(d.ports, p), append(d.sources, p.reader)
 			return nil
 		}
 		errs = append(errs, err)
@@ -109,7 +127,7 @@ func (d *Driver) open() error {
 	if d.cfg.Addr.IsLoopback() && len(errs) == 0 { // another address of the loopback, as 127.0.0.2
 		p, err := d.listen(d.cfg.Addr, d.cfg.Port, mtuOf(d.cfg.Addr))
 		if err == nil {
-			d.ports = append(d.ports, p)
+			d.ports, d.sources = append(d.ports, p), append(d.sources, p.reader)
 		}
 		return err
 	}
@@ -134,7 +152,7 @@ func (d *Driver) now() time.Duration { return time.Since(d.start) }
 // address is where a process is reached.
 type address struct {
 	host  [16]byte
-	ports []netip.AddrPort // the first is the loopback's
+	ports []netip.AddrPort // the first is the loopback's, if there is no adapter
 }
 
 // addressVersion begins an address.
@@ -158,7 +176,7 @@ func (d *Driver) Address() ([]byte, error) {
 
 // openOutside opens the second port, where this host has an address for it.
 func (d *Driver) openOutside() error {
-	if len(d.ports) > 1 || d.closed || d.cfg.Addr.IsLoopback() {
+	if len(d.ports) > 1 || d.closed || d.cfg.Addr.IsLoopback() || d.adapter != nil {
 		return nil
 	}
 	at := d.cfg.Addr
@@ -171,7 +189,7 @@ func (d *Driver) openOutside() error {
 	if err != nil {
 		return err
 	}
-	d.ports = append(d.ports, p)
+	d.ports, d.sources = append(d.ports, p), append(d.sources, p.reader)
 	return nil
 }
 
@@ -216,12 +234,10 @@ func (d *Driver) route(peer kolo.Rank) (*port, netip.AddrPort, error) {
 		}
 		return d.ports[0], d.ports[0].addr, nil
 	}
-	if a.host == d.host && a.ports[0].Addr().Is4() == d.ports[0].addr.Addr().Is4() {
-		return d.ports[0], a.ports[0], nil
-	}
-	for _, to := range a.ports[1:] {
-		for _, p := range d.ports[1:] {
-			if p.addr.Addr().Is4() == to.Addr().Is4() {
+	for _, to := range a.ports {
+		for _, p := range d.ports {
+			local := to.Addr().IsLoopback()
+			if p.addr.Addr().Is4() == to.Addr().Is4() && p.addr.Addr().IsLoopback() == local && (!local || a.host == d.host) {
 				return p, to, nil
 			}
 		}
@@ -411,8 +427,15 @@ func (d *Driver) Close() error {
 	for _, p := range ports {
 		errs = append(errs, p.close())
 	}
+	if d.watch != nil {
+		close(d.watch.closed)
+		d.adapter.Interrupt()
+	}
 	d.readers.Wait()
 	d.pump.close()
+	if d.adapter != nil {
+		errs = append(errs, d.adapter.Close())
+	}
 	return errors.Join(errs...)
 }
 

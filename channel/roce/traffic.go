@@ -13,13 +13,14 @@ import (
 
 // Sizes of the traffic of a link.
 const (
-	recordsSize = 16 << 10  // of a SEND with records
-	eagerMost   = 8 << 10   // bytes of a message that goes by SEND
-	eagerRoom   = 256 << 10 // bytes of such messages that may wait for their receives
-	inboxes     = 4         // receives posted for SENDs
-	maxStripes  = maxQPs
-	maxWrite    = 1 << 30 // bytes of one WRITE
-	maxOffers   = 1 << 20 // sends of a peer that wait for their receives
+	recordsSize    = 16 << 10  // of a SEND with records
+	eagerMost      = 8 << 10   // bytes of a message that goes by SEND
+	eagerRoom      = 256 << 10 // bytes of such messages that may wait for their receives
+	inboxes        = 4         // receives posted for SENDs
+	adapterInboxes = 32        // the same, of an adapter, which nobody is quick to post again
+	maxStripes     = maxQPs
+	maxWrite       = 1 << 30 // bytes of one WRITE
+	maxOffers      = 1 << 20 // sends of a peer that wait for their receives
 )
 
 // message is memory for records, for data that waits for its receive, or for a View.
@@ -50,15 +51,19 @@ type sending struct {
 	id      uint32
 	stripes uint32
 	left    int // WRITEs that have not completed
+	regions []*Region
+	stage   *message // the data in one piece
 }
 
 // receiving is a receive of this rank whose data is on its way.
 type receiving struct {
 	posting
-	id     uint32 // of the peer's offer
-	left   uint32 // stripes
-	region *rc.Region
-	view   *message
+	id      uint32 // of the peer's offer
+	left    uint32 // stripes
+	region  *rc.Region
+	regions []*Region
+	view    *message
+	stage   *message // where the data comes to, if not to op.Mem
 }
 
 // posting is a receive that was posted.
@@ -91,26 +96,12 @@ type traffic struct {
 	taken    int64 // bytes of eager messages to give credit for
 
 	out     *message // records to go
-	inbox   [inboxes][]byte
 	finSent bool
 	finSeen bool
 }
 
 func (x *traffic) init(l *link) {
 	*x = traffic{l: l, offered: map[uint32]*sending{}, writing: map[*sending]bool{}, slots: map[uint32]*receiving{}, credit: eagerRoom}
-}
-
-// stock posts the receives of queue pair i. Those of the first are for records, those of
-// others for immediate data only.
-func (x *traffic) stock(i int, q *rc.QP) {
-	for n := range x.inbox {
-		v := rc.Vector{}
-		if i == 0 {
-			x.inbox[n] = make([]byte, recordsSize)
-			v = rc.NewVector(x.inbox[n])
-		}
-		q.PostReceive(uint64(n), v)
-	}
 }
 
 // begin tells the peer of the sends that were posted before the link was open.
@@ -192,7 +183,7 @@ func (x *traffic) room(n int64) {
 
 // record appends a record without data, or a fin.
 func (x *traffic) record(r *record) {
-	x.room(messageSize + maxReason)
+	x.room(max(messageSize+maxReason, takeSize+placeSize*int64(len(r.places))))
 	x.out.b = r.append(x.out.b)
 }
 
@@ -200,7 +191,7 @@ func (x *traffic) record(r *record) {
 func (x *traffic) send() {
 	m := x.out
 	x.out = nil
-	x.l.give(0, rc.Work{Kind: rc.Send, Data: rc.NewVector(m.b)}, posted{records: m})
+	x.l.give(0, Work{Kind: rc.Send, Data: [][]byte{m.b}, Len: int64(len(m.b))}, posted{records: m})
 }
 
 // flush posts what is to go.
@@ -215,17 +206,17 @@ func (x *traffic) flush() {
 }
 
 // received handles a message of the peer, or the last packet of a stripe.
-func (x *traffic) received(i int, q *rc.QP, c *rc.Completion) {
-	v := rc.Vector{}
-	if i == 0 {
-		v = rc.NewVector(x.inbox[c.ID])
-	}
+func (x *traffic) received(i int, q Queue, c *rc.Completion) {
 	if c.HasImm {
-		q.PostReceive(c.ID, v)
+		q.Receive(c.ID)
 		x.striped(c.Imm)
 		return
 	}
-	b := x.inbox[c.ID][:c.Bytes]
+	if i != 0 {
+		x.l.fail(fmt.Errorf("%w: link of %v to %v: %w: a message on queue pair %d", kolo.ErrLost, x.l.me, x.l.peer, errProtocol, i))
+		return
+	}
+	b := q.Message(c.ID, c.Bytes)
 	for len(b) > 0 {
 		r, rest, err := parseRecord(b)
 		if err == nil {
@@ -240,7 +231,7 @@ func (x *traffic) received(i int, q *rc.QP, c *rc.Completion) {
 		}
 		b = rest
 	}
-	q.PostReceive(c.ID, v)
+	q.Receive(c.ID)
 }
 
 // handle does a record.
@@ -249,7 +240,7 @@ func (x *traffic) handle(r *record) error {
 	case recordEager, recordOffer:
 		return x.arrive(r)
 	case recordTake:
-		x.write(r)
+		return x.write(r)
 	case recordTaken:
 		if s := x.remove(r.id); s != nil {
 			x.l.complete(s.op, nil)
@@ -379,15 +370,16 @@ func (x *traffic) match(p posting, a *arrival) {
 			pieces = append(pieces, m.Host)
 		}
 	}
-	if r.region = x.l.domain.Register(0, rc.RemoteWrite, pieces...); r.region == nil {
-		x.l.fail(fmt.Errorf("%w: regions of the link of %v to %v", kolo.ErrLimit, x.l.me, x.l.peer))
+	places, err := x.expose(r, pieces)
+	if err != nil {
+		x.l.fail(fmt.Errorf("%w: link of %v to %v: %w", kolo.ErrLost, x.l.me, x.l.peer, err))
 		x.l.complete(op, x.l.closed)
 		return
 	}
 	x.nextSlot++
 	x.slots[x.nextSlot] = r
 	x.l.d.moving.Add(1)
-	x.record(&record{kind: recordTake, id: a.id, slot: x.nextSlot, region: r.region.Key})
+	x.record(&record{kind: recordTake, id: a.id, slot: x.nextSlot, places: places})
 }
 
 // deliver gives the data of an eager message to its receive.
@@ -423,16 +415,26 @@ func show(op *channel.Op, m *message) {
 }
 
 // write begins the WRITEs of an offer that the peer has taken.
-func (x *traffic) write(r *record) {
+func (x *traffic) write(r *record) error {
 	s := x.remove(r.id)
 	if s == nil {
-		return // withdrawn; the peer will have heard
+		return nil // withdrawn; the peer will have heard
 	}
 	x.writing[s] = true
 	x.l.d.moving.Add(1)
-	pieces := make([][]byte, 0, len(s.op.Mem))
-	for _, m := range s.op.Mem {
-		pieces = append(pieces, m.Host)
+	room := int64(0)
+	for _, p := range r.places {
+		if room += p.size; room < 0 || room > s.op.Size {
+			break
+		}
+	}
+	if room != s.op.Size {
+		return fmt.Errorf("%w: places of %d bytes for %d", errRecord, room, s.op.Size)
+	}
+	pieces, err := x.lend(s)
+	if err != nil {
+		x.l.fail(fmt.Errorf("%w: link of %v to %v: %w", kolo.ErrLost, x.l.me, x.l.peer, err))
+		return nil
 	}
 	n := int64(s.stripes)
 	stripe := (s.op.Size/n + rc.MaxMTU - 1) / rc.MaxMTU * rc.MaxMTU
@@ -442,9 +444,10 @@ func (x *traffic) write(r *record) {
 			end = s.op.Size
 		}
 		for last := false; !last; {
-			size := min(end-off, maxWrite)
+			to := reach(r.places, off)
+			size := min(end-off, maxWrite, to.size)
 			last = off+size == end
-			w := rc.Work{Kind: rc.Write, Data: rc.NewVector(cut(pieces, off, size)...), VA: uint64(off), Key: r.region}
+			w := Work{Kind: rc.Write, Data: pieces, Regions: s.regions, Off: off, Len: size, VA: to.va, Key: to.key}
 			if last {
 				w.Kind, w.Imm = rc.WriteImm, r.slot
 			}
@@ -453,6 +456,18 @@ func (x *traffic) write(r *record) {
 			off += size
 		}
 	}
+	return nil
+}
+
+// reach is the place of byte off, and what of it is behind that.
+func reach(list []place, off int64) place {
+	for _, p := range list {
+		if off < p.size {
+			return place{va: p.va + uint64(off), size: p.size - off, key: p.key}
+		}
+		off -= p.size
+	}
+	return place{} // the end, or a message of no bytes
 }
 
 // cut is the bytes off to off+n of a list.
@@ -480,6 +495,7 @@ func (x *traffic) written(s *sending) {
 	if s.left--; s.left == 0 && x.writing[s] {
 		delete(x.writing, s)
 		x.l.d.moving.Add(-1)
+		x.reclaim(s)
 		x.l.complete(s.op, nil)
 	}
 }
@@ -496,10 +512,16 @@ func (x *traffic) striped(slot uint32) {
 	}
 	delete(x.slots, slot)
 	x.l.d.moving.Add(-1)
-	x.l.revoke()
-	x.l.domain.Deregister(r.region)
+	x.hide(r)
 	if r.view != nil {
 		show(r.op, r.view)
+	}
+	if r.stage != nil {
+		data := r.stage.b
+		for _, m := range r.op.Mem {
+			data = data[copy(m.Host, data):]
+		}
+		r.stage.free()
 	}
 	x.l.complete(r.op, nil)
 }
@@ -536,10 +558,11 @@ func (x *traffic) cancelled(id uint32) {
 func (x *traffic) forget(slot uint32, r *receiving) {
 	delete(x.slots, slot)
 	x.l.d.moving.Add(-1)
-	x.l.revoke()
-	x.l.domain.Deregister(r.region)
-	if r.view != nil {
-		r.view.free()
+	x.hide(r)
+	for _, m := range []*message{r.view, r.stage} {
+		if m != nil {
+			m.free()
+		}
 	}
 }
 
@@ -639,6 +662,7 @@ func (x *traffic) moving(groups map[uint64]bool) bool {
 func (x *traffic) drop(cause error) {
 	x.withdraw(cause)
 	for s := range x.writing {
+		x.reclaim(s)
 		x.l.complete(s.op, cause)
 	}
 	x.l.d.moving.Add(-int32(len(x.writing)))
