@@ -7,7 +7,7 @@
 # make bench      latency and bandwidth of the collectives beside plain goroutines; BENCHARGS=-ranks=8 and the like
 # make bench-go   the packages' own benchmarks; PKG=./plan BENCH=Choose for some
 # make bench-peers  Kolo beside Open MPI, plain goroutines and what memory allows; PEERS=-quick
-# make rxe-vm     our RoCE endpoint against the Linux kernel's, in an emulated machine (root, Debian; a minute, more at first)
+# make rxe-vm     RoCE with the Linux kernel's and with other programs, the verbs driver on it, in an emulated machine (root, Debian; STEPS=verbs for some)
 # make lint fmt   the house rules; the source formatted
 
 SHELL := bash
@@ -92,6 +92,7 @@ check-vet:
 	GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./...
 	$(GO) vet -tags long $$($(call tagged,long))
 	$(GO) vet -tags noacl $$($(call tagged,noacl))
+	$(GO) vet -tags noverbs $$($(call tagged,noverbs))
 
 # Makes the generated files again and compares.
 generated = { grep -rlE '^// Code generated .* DO NOT EDIT\.$$' --include='*.go' --include='*.s' . || true; } | LC_ALL=C sort | xargs -r cksum
@@ -110,11 +111,11 @@ check-arm64:
 
 # The tests again under each build tag that some file has.
 check-tags:
-	@for tag in invariant purego noacl; do \
+	@for tag in invariant purego noacl noverbs; do \
 		dirs=$$($(call tagged,$$tag)); \
 		printf '\n== tests with the tag %s\n' $$tag; \
 		if [ -z "$$dirs" ]; then echo "skipped: no file has the tag"; continue; fi; \
-		case $$tag in invariant) dirs=./... ;; noacl) dirs=./npu/ascend/... ;; esac; \
+		case $$tag in invariant) dirs=./... ;; noacl) dirs=./npu/ascend/... ;; noverbs) dirs=./channel/verbs ;; esac; \
 		$(GO) test -tags $$tag -shuffle=on -timeout 20m $$dirs; \
 	done
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"sync"
 	"testing"
@@ -55,6 +56,9 @@ func media(t *testing.T) map[string]func(t *testing.T, n int, c rank.Config) []*
 			return s.worlds
 		},
 	}
+	if os.Getenv("KOLO_VERBS_DEVICE") != "" {
+		m["verbs"] = local("verbs", nil)
+	}
 	if runtime.GOOS == "linux" {
 		m["shm"] = local("shm", nil)
 	}
@@ -62,6 +66,7 @@ func media(t *testing.T) map[string]func(t *testing.T, n int, c rank.Config) []*
 		// What a packet has brought through the system is no synchronisation for the race
 		// detector, where both ends look at memory of one process.
 		delete(m, "roce")
+		delete(m, "verbs")
 	}
 	return m
 }

@@ -10,15 +10,16 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
-	_ "github.com/kolo-ccl/kolo/channel/pcie" // linked in
-	_ "github.com/kolo-ccl/kolo/channel/roce" // linked in
+	_ "github.com/kolo-ccl/kolo/channel/pcie"  // linked in
+	_ "github.com/kolo-ccl/kolo/channel/roce"  // linked in
+	_ "github.com/kolo-ccl/kolo/channel/verbs" // linked in
 	"github.com/kolo-ccl/kolo/cluster"
 	"github.com/kolo-ccl/kolo/plan"
 	"github.com/kolo-ccl/kolo/rank"
 )
 
 // transports are the drivers that --transport takes, best first.
-var transports = []string{"hccs", "shm", "roce", "tcp"}
+var transports = []string{"hccs", "shm", "verbs", "roce", "tcp"}
 
 // place is where a launcher has put this process among others.
 type place struct {
@@ -114,9 +115,10 @@ func (a *app) open(ctx context.Context, c partyConfig) (*party, error) {
 func byDriver(n int, driver string) *plan.Topology {
 	t := plan.OneServer(n)
 	t.Levels[0] = map[string]kolo.Edge{
-		"shm":  {Link: kolo.LinkSHM, Latency: 2 * time.Microsecond, Bandwidth: 8e9},
-		"roce": {Link: kolo.LinkRoCE, Latency: 20 * time.Microsecond, Bandwidth: 2e9},
-		"tcp":  {Link: kolo.LinkTCP, Latency: 25 * time.Microsecond, Bandwidth: 2e9},
+		"shm":   {Link: kolo.LinkSHM, Latency: 2 * time.Microsecond, Bandwidth: 8e9},
+		"verbs": {Link: kolo.LinkRoCE, Latency: 5 * time.Microsecond, Bandwidth: 10e9},
+		"roce":  {Link: kolo.LinkRoCE, Latency: 20 * time.Microsecond, Bandwidth: 2e9},
+		"tcp":   {Link: kolo.LinkTCP, Latency: 25 * time.Microsecond, Bandwidth: 2e9},
 	}[driver]
 	return t
 }
