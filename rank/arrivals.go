@@ -20,9 +20,23 @@ import (
 //	  |  round popped   closed <------------------------------------+
 //	  +-------------------+ for the call arrivalsAhead further on
 type arrivals struct {
-	state   atomic.Uint64 // call number << 16 | closed | calls that have come
-	tickets []atomic.Pointer[ticket]
+	state  atomic.Uint64 // call number << 16 | closed | calls that have come
+	_      [cacheLine - 8]byte
+	over   atomic.Uint64 // number of the latest call met for here that has ended well for all at once, plus 1
+	parked atomic.Int32  // ranks that are parked until over says so
+	_      [cacheLine - 12]byte
+	slots  []slot
 }
+
+// slot is where one rank puts its call.
+type slot struct {
+	come atomic.Uint64 // number of the call that is here, plus 1; 0: none
+	t    *ticket       // guarded by come
+	_    [cacheLine - 16]byte
+}
+
+// cacheLine is what processors move at a time, in pairs of lines.
+const cacheLine = 128
 
 // closedArrivals is set in the state of arrivals that take no more calls.
 const closedArrivals = 1 << 15
@@ -45,7 +59,7 @@ func (a *arrivals) close() { a.state.Or(closedArrivals) }
 // complete says whether all ranks have come and the hub has not taken their calls.
 func (a *arrivals) complete() bool {
 	s := a.state.Load()
-	return s&closedArrivals == 0 && s&(closedArrivals-1) == uint64(len(a.tickets))
+	return s&closedArrivals == 0 && s&(closedArrivals-1) == uint64(len(a.slots))
 }
 
 // receipt is the answer to a deposit.
@@ -63,18 +77,19 @@ func (a *arrivals) deposit(t *ticket) receipt {
 	if s>>16 != t.seq || s&closedArrivals != 0 {
 		return refused
 	}
-	mine := &a.tickets[t.group.rank]
-	mine.Store(t)
+	mine := &a.slots[t.group.rank]
+	mine.t = t
+	mine.come.Store(t.seq + 1)
 	for !a.state.CompareAndSwap(s, s+1) {
 		if s = a.state.Load(); s>>16 == t.seq && s&closedArrivals == 0 {
 			continue
 		}
-		if mine.CompareAndSwap(t, nil) {
+		if mine.come.CompareAndSwap(t.seq+1, 0) {
 			return refused
 		}
 		return deposited // the hub has taken it while it closed the place
 	}
-	if int(s&(closedArrivals-1))+1 == len(a.tickets) {
+	if int(s&(closedArrivals-1))+1 == len(a.slots) {
 		return last
 	}
 	return deposited
@@ -100,7 +115,7 @@ func (h *hub) meets() bool {
 // openPlaces makes the places for the first calls.
 func (h *hub) openPlaces() {
 	for i := range h.places {
-		h.places[i].tickets = make([]atomic.Pointer[ticket], len(h.ranks))
+		h.places[i].slots = make([]slot, len(h.ranks))
 		h.places[i].open(uint64(i))
 		if !h.meets() {
 			h.places[i].close()
@@ -125,14 +140,16 @@ func (h *hub) take(i int) {
 	if i >= arrivalsAhead {
 		return
 	}
-	a := &h.places[(h.base+uint64(i))%arrivalsAhead]
+	seq := h.base + uint64(i)
+	a := &h.places[seq%arrivalsAhead]
 	if a.state.Load()&closedArrivals != 0 {
 		return
 	}
+	all := a.complete() // then nobody takes a call back
 	a.close()
-	for r := range a.tickets {
-		if t := a.tickets[r].Swap(nil); t != nil {
-			h.note(t)
+	for r := range a.slots {
+		if s := &a.slots[r]; all || s.come.CompareAndSwap(seq+1, 0) {
+			h.note(s.t)
 		}
 	}
 }
@@ -160,7 +177,25 @@ func (h *hub) note(t *ticket) *round {
 	rd := h.rounds[i]
 	rd.tickets[me] = t
 	rd.arrived++
+	if t.kept && !t.large && h.far == nil {
+		rd.kept++
+	}
 	return rd
+}
+
+// endAll resolves the calls of a round, all of which use tickets that their groups
+// keep, at once.
+func (h *hub) endAll(rd *round, seq uint64) {
+	a := &h.places[seq%arrivalsAhead]
+	a.over.Store(seq + 1)
+	if a.parked.Load() == 0 { // who parks from here on looks at over behind that
+		return
+	}
+	for _, t := range rd.tickets {
+		if t != nil && t.state.CompareAndSwap(parkedFor(seq), ticketDone) { // else it may be in another call by now
+			t.park <- struct{}{}
+		}
+	}
 }
 
 // waiting notes that a rank waits for its call from now on, and so how long the

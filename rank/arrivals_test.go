@@ -64,7 +64,7 @@ func TestPlaceOfArrivals(t *testing.T) {
 	h.take(3)
 	require.Equal(t, []*ticket{t0, nil}, h.rounds[3].tickets)
 	require.Equal(t, refused, a.deposit(t1), "the place is closed")
-	require.Nil(t, a.tickets[1].Load())
+	require.Zero(t, a.slots[1].come.Load())
 	a.open(3 + arrivalsAhead)
 	t0, t1 = ticketOf(0, 3+arrivalsAhead), ticketOf(1, 3+arrivalsAhead)
 	require.Equal(t, deposited, a.deposit(t1))

@@ -104,6 +104,16 @@ func spanOf(m kolo.Memory) span {
 	return span{lo: lo, hi: lo + uintptr(len(m.Host))}
 }
 
+// extent is where host memory lies; zero for none.
+type extent struct{ lo, n uintptr }
+
+func extentOf[T any](s []T) extent {
+	if len(s) == 0 {
+		return extent{}
+	}
+	return extent{uintptr(unsafe.Pointer(unsafe.SliceData(s))), uintptr(len(s)) * unsafe.Sizeof(s[0])}
+}
+
 func (s span) empty() bool { return s.lo == s.hi }
 
 func (s span) overlaps(t span) bool {

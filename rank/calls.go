@@ -9,6 +9,10 @@ import (
 // AllReduce folds buf of all ranks, element by element, and leaves the result in
 // every rank's buf.
 func AllReduce[T Number](ctx context.Context, g *Group, buf []T, op kolo.ReduceOp) error {
+	at, d := extentOf(buf), dtypeOf[T]()
+	if made, err := g.again(ctx, whatOf(kolo.AllReduce, d, d, op.Kind, 0), op.Scale, at, at); made {
+		return err
+	}
 	b := Of(buf)
 	return do(ctx, g, &Request{Collective: kolo.AllReduce, In: b, Out: b, Op: op})
 }
@@ -104,6 +108,9 @@ func Recv[T Number](ctx context.Context, g *Group, buf []T, peer kolo.Rank, tag 
 
 // Barrier returns when all ranks have called it.
 func Barrier(ctx context.Context, g *Group) error {
+	if made, err := g.again(ctx, whatOf(kolo.Barrier, 0, 0, 0, 0), 0, extent{}, extent{}); made {
+		return err
+	}
 	return do(ctx, g, &Request{Collective: kolo.Barrier})
 }
 

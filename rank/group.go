@@ -39,9 +39,11 @@ type Group struct {
 	hub   *hub
 	rank  kolo.Rank // in the group's numbering
 
-	seq      atomic.Uint64 // collective calls made
-	flying   atomic.Int64  // calls not resolved
-	async    atomic.Int64  // Works not waited for
+	calls    atomic.Uint64 // collective calls made, and the kept ticket's state: see keep
+	kept     *ticket       // guarded by calls
+	_        [cacheLine - 16]byte
+	flying   atomic.Int64 // calls not resolved, but for the kept ticket's
+	async    atomic.Int64 // Works not waited for
 	closed   atomic.Bool
 	draining atomic.Bool
 	idle     chan struct{}
@@ -166,7 +168,7 @@ func (g *Group) World() *World { return g.world }
 
 // Calls is the number of collective calls that this rank has made on the group.
 func (g *Group) Calls() uint64 {
-	return g.seq.Load()
+	return g.calls.Load() / oneCall
 }
 
 // Explain says which algorithm a call of the group would take, with the cost of
@@ -220,9 +222,10 @@ func (g *Group) leave(ctx context.Context, cause error) error {
 		return nil
 	}
 	defer close(g.left)
+	g.calls.Or(keptClosed)
 	var errs []error
 	if cause == nil && !g.drain(ctx) {
-		cause = fmt.Errorf("%w: Close waited for %d calls in flight", kolo.ErrDeadline, g.flying.Load())
+		cause = fmt.Errorf("%w: Close waited for %d calls in flight", kolo.ErrDeadline, g.inFlight())
 		errs = append(errs, &kolo.Error{Group: g.Name(), Rank: g.rank, Peer: kolo.NoRank, Err: cause})
 	}
 	m := &leave{rank: g.rank, cause: cause}
@@ -250,7 +253,7 @@ func (g *Group) leave(ctx context.Context, cause error) error {
 // before the end of ctx.
 func (g *Group) drain(ctx context.Context) bool {
 	g.draining.Store(true)
-	for g.flying.Load() > 0 {
+	for g.inFlight() > 0 {
 		select {
 		case <-g.idle:
 		case <-ctx.Done():
@@ -276,8 +279,7 @@ func (g *Group) take() (*ticket, error) {
 		g.mu.Unlock()
 	}
 	if t == nil {
-		t = &ticket{group: g, park: make(chan struct{}, 1)}
-		t.op.Sink = t
+		t = newTicket(g)
 	}
 	t.state.Store(ticketOpen)
 	if t.since.Load() != 0 {
@@ -286,18 +288,25 @@ func (g *Group) take() (*ticket, error) {
 	return t, nil
 }
 
+func newTicket(g *Group) *ticket {
+	t := &ticket{group: g, park: make(chan struct{}, 1)}
+	t.op.Sink = t
+	return t
+}
+
 // landed notes that a call is no longer in flight.
 func (g *Group) landed() {
 	if g.flying.Add(-1) == 0 && g.draining.Load() {
-		select {
-		case g.idle <- struct{}{}:
-		default:
-		}
+		g.signalIdle()
 	}
 }
 
 // putBack takes back a ticket whose call was not made.
 func (g *Group) putBack(t *ticket) {
+	if t.kept {
+		g.giveBack(nil)
+		return
+	}
 	g.recycle(t)
 	g.landed()
 }
@@ -317,7 +326,9 @@ func (g *Group) recycle(t *ticket) {
 // finish is called by whoever has waited for the ticket of a blocking call: after
 // success it may be used again.
 func (g *Group) finish(t *ticket, err error) error {
-	if err == nil {
+	if t.kept {
+		g.giveBack(err)
+	} else if err == nil {
 		g.recycle(t)
 	}
 	return err

@@ -44,7 +44,8 @@ type hub struct {
 	spare   []*round
 	running bool // rounds[0] is being done
 	job     channel.Job
-	jobHere bool // the job has ended inside Start
+	made    []askedBy // the calls that job was made of, if a round of the same needs no look at them
+	jobHere bool      // the job has ended inside Start
 	jobDone jobDone
 	runs    []*run
 	members []member
@@ -83,6 +84,7 @@ type member struct {
 type round struct {
 	tickets []*ticket
 	arrived int
+	kept    int       // of them that use the ticket that a group keeps, and are waited for without the engine
 	streams int       // of them that are between streams
 	told    bool      // the other processes have been told of it
 	warned  bool      // Config.Warned knows
@@ -432,8 +434,23 @@ func (h *hub) advance() {
 	}
 }
 
+// startJob lets the medium do the running round.
+func (h *hub) startJob() {
+	h.jobHere = false
+	h.p.engine.Start(h.shard, &h.job)
+	if h.jobHere {
+		h.finish(nil)
+	}
+}
+
 // begin does the round for which all ranks have come.
 func (h *hub) begin(rd *round) {
+	if h.repeats(rd) {
+		h.running = true
+		h.startJob()
+		return
+	}
+	h.made = h.made[:0]
 	err := h.check(rd)
 	if err == nil {
 		err = h.changed(rd, false, "before its data has moved")
@@ -461,11 +478,8 @@ func (h *hub) begin(rd *round) {
 	}
 	if algorithm == fabricName {
 		h.fabric(rd)
-		h.jobHere = false
-		h.p.engine.Start(h.shard, &h.job)
-		if h.jobHere {
-			h.finish(nil)
-		}
+		h.learn(rd)
+		h.startJob()
 		return
 	}
 	if err := h.startRuns(rd, algorithm); err != nil {
@@ -544,9 +558,13 @@ func (h *hub) pop(err error) {
 		h.far.roundEnded(rd)
 	}
 	h.reopen(h.base - 1)
-	h.resolveAll(rd, err)
+	if err == nil && rd.kept == len(h.mine) {
+		h.endAll(rd, h.base-1)
+	} else {
+		h.resolveAll(rd, err)
+	}
 	clear(rd.tickets)
-	rd.arrived, rd.streams, rd.ended, rd.told, rd.cause, rd.opened = 0, 0, 0, false, nil, time.Time{}
+	rd.arrived, rd.kept, rd.streams, rd.ended, rd.told, rd.cause, rd.opened = 0, 0, 0, 0, false, nil, time.Time{}
 	rd.warned = false
 	h.spare = append(h.spare, rd)
 }

@@ -87,11 +87,17 @@ func (g *Group) refusal(r *Request, err error) error {
 
 // issue checks the call and sends it on its way.
 func (g *Group) issue(r *Request, async bool) (*ticket, error) {
-	t, err := g.take()
+	t, err := (*ticket)(nil), error(nil)
+	if !async && !isMessage(r.Collective) {
+		t = g.keep()
+	}
+	if t == nil {
+		t, err = g.take()
+	}
 	if err != nil {
 		return nil, g.refusal(r, err)
 	}
-	if k := knownOf(r); k == t.known && k.plain {
+	if k := knownOf(r); t.known.is(k.what, k.scale, k.in, k.out) {
 		if !t.noIn {
 			t.in = r.In.Memory
 		}
@@ -103,7 +109,9 @@ func (g *Group) issue(r *Request, async bool) (*ticket, error) {
 		g.putBack(t)
 		return nil, g.refusal(r, err)
 	} else {
-		t.known, t.noIn, t.noOut = k, spanOf(t.in) != k.in, spanOf(t.out) != k.out
+		t.known, t.noIn, t.noOut = k, extentOf(t.in.Host) != k.in, extentOf(t.out.Host) != k.out
+		t.edition++
+		t.large = t.size() > lendFrom
 	}
 	if async {
 		t.async = true
@@ -120,7 +128,7 @@ func (g *Group) issue(r *Request, async bool) (*ticket, error) {
 	if async {
 		t.waiting()
 	}
-	t.seq = g.seq.Add(1) - 1
+	t.seq = g.number()
 	g.hub.meet(t)
 	return t, nil
 }
@@ -133,6 +141,8 @@ type asked struct {
 	counts  []int64       // of the tensors; call.Counts is one with it then
 	displs  plan.Displs
 	known   known // the Request that call was made of
+	edition int   // counts the requests that were checked
+	large   bool  // a rank that waits for it helps the engine
 	noIn    bool  // the call does not use the Request's input
 	noOut   bool
 }
@@ -140,19 +150,34 @@ type asked struct {
 // known is what the checks of a Request look at, so that one that is asked again need
 // not be checked again. It holds addresses only: it keeps no memory alive.
 type known struct {
-	collective      kolo.Collective
-	inType, outType kolo.DType
-	plain           bool // host memory, no counts
-	op              kolo.ReduceOp
-	root            kolo.Rank
-	in, out         span
+	what    what // 0: nothing is known
+	scale   float64
+	in, out extent
 }
 
-func knownOf(r *Request) known {
-	return known{collective: r.Collective, inType: r.In.DType, outType: r.Out.DType, op: r.Op, root: r.Root,
-		in: spanOf(r.In.Memory), out: spanOf(r.Out.Memory),
-		plain: r.Tensors == nil && r.Send.Counts == nil && r.Recv.Counts == nil && r.In.Memory.Space == kolo.HostSpace &&
-			r.Out.Memory.Space == kolo.HostSpace && !isMessage(r.Collective)}
+// what is what a Request of host memory without counts asks for, in one word: bit 0 set,
+// collective << 8 | input type << 16 | output type << 24 | operation << 32 | root << 40.
+type what uint64
+
+const maxKnownRoot = 1<<24 - 1
+
+func whatOf(c kolo.Collective, in, out kolo.DType, op kolo.OpKind, root kolo.Rank) what {
+	return 1 | what(c)<<8 | what(in)<<16 | what(out)<<24 | what(op)<<32 | what(root)<<40
+}
+
+// knownOf is what is known of a Request that was checked; of some it is nothing.
+func knownOf(r *Request) (k known) {
+	if r.Tensors != nil || r.Send.Counts != nil || r.Recv.Counts != nil || r.In.Memory.Space != kolo.HostSpace ||
+		r.Out.Memory.Space != kolo.HostSpace || isMessage(r.Collective) || r.Root < 0 || r.Root > maxKnownRoot {
+		return known{}
+	}
+	return known{what: whatOf(r.Collective, r.In.DType, r.Out.DType, r.Op.Kind, r.Root), scale: r.Op.Scale,
+		in: extentOf(r.In.Memory.Host), out: extentOf(r.Out.Memory.Host)}
+}
+
+// is says whether k is known and the same as what is asked for.
+func (k *known) is(w what, scale float64, in, out extent) bool {
+	return w != 0 && k.what == w && k.in == in && k.out == out && k.scale == scale
 }
 
 // fill checks r against the group and makes the call of it.

@@ -71,6 +71,7 @@ func DoOn(g *Group, r Request, b Between) Work {
 	s.held.s, s.produced.s = s, s
 	t.known = known{}
 	if err = t.fill(g, &r); err == nil {
+		t.large = t.size() > lendFrom
 		err = s.prepare(g, &b)
 	}
 	if err != nil {
@@ -80,7 +81,7 @@ func DoOn(g *Group, r Request, b Between) Work {
 	t.async, t.stream = true, s
 	g.async.Add(1)
 	if t.seq, t.tag = g.Calls(), r.Tag; !isMessage(r.Collective) {
-		t.seq = g.seq.Add(1) - 1
+		t.seq = g.number()
 	}
 	w, seq := Work{t: t, gen: t.gen.Load()}, t.seq // t is the hub's, or the rank actor's, from here on
 	if b.Producer == nil && isMessage(r.Collective) {

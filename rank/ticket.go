@@ -19,6 +19,7 @@ type ticket struct {
 	group *Group
 	gen   atomic.Uint64 // counts the uses
 	seq   uint64
+	kept  bool // the group keeps it for blocking calls, see Group.keep
 	asked
 	tag uint64
 	// Of messages: when it was posted, and when it is given up after it was aborted or
@@ -45,9 +46,13 @@ type ticket struct {
 const (
 	ticketOpen    uint32 = iota
 	ticketDone           // resolved
-	ticketParked         // a waiter takes park
+	ticketParked         // a waiter takes park; above it are bits of the call's number, see parkedFor
 	ticketWatched        // Work.Done has made signal; the ticket is not used again
 )
+
+// parkedFor is ticketParked in a call of a group, with what tells it from the ticket's
+// other uses.
+func parkedFor(seq uint64) uint32 { return uint32(seq)<<2 | ticketParked }
 
 // signal is a channel closed once.
 type signal struct {
@@ -66,43 +71,58 @@ func (t *ticket) resolve(err error) {
 		t.stream = nil
 		s.end(err)
 	}
-	g := t.group
-	switch t.state.Swap(ticketDone) { // a waiter may use the ticket again from here on, but in these cases
+	g, kept := t.group, t.kept
+	switch t.state.Swap(ticketDone) & 3 { // a waiter may use the ticket again from here on, but in these cases
 	case ticketParked:
 		t.park <- struct{}{}
 	case ticketWatched:
 		t.signal.Load().close()
 	}
-	g.landed()
+	if !kept {
+		g.landed()
+	}
+}
+
+// ended says whether the call has ended. One whose ticket is kept may end without that
+// the ticket is told.
+func (t *ticket) ended() bool {
+	return t.state.Load() == ticketDone || t.kept && t.group.hub.places[t.seq%arrivalsAhead].over.Load() > t.seq
 }
 
 // wait returns when the call has ended, with its error. A context that ends first
 // aborts the group, and wait then returns as soon as the memory is free again.
 func (t *ticket) wait(ctx context.Context) error {
-	if t.state.Load() == ticketDone {
+	if t.ended() {
 		return t.err
 	}
 	g := t.group
 	switch far := g.hub.far != nil && len(g.hub.mine) == 1; {
 	case far && g.hub.p.poller != nil: // what is to be done comes from outside, and is seen by the poller
-	case t.size() > lendFrom:
+	case t.large:
 		g.hub.p.engine.Lend(&t.state)
 	default:
 		runtime.Gosched() // the ranks that are missing may be waiting for this processor
 	}
-	if t.state.Load() == ticketDone {
+	if t.ended() {
 		return t.err
 	}
 	t.waiting()
 	if p := g.hub.p.poller; p != nil {
 		p.Poll(&t.state)
 	}
+	if t.kept {
+		a := &g.hub.places[t.seq%arrivalsAhead]
+		a.parked.Add(1)
+		defer a.parked.Add(-1)
+	}
 	park := t.park
-	if !t.state.CompareAndSwap(ticketOpen, ticketParked) {
+	if !t.state.CompareAndSwap(ticketOpen, parkedFor(t.seq)) {
 		if t.state.Load() == ticketDone {
 			return t.err
 		}
 		park = t.signal.Load().ch
+	} else if t.kept && t.ended() && t.state.CompareAndSwap(parkedFor(t.seq), ticketDone) {
+		return t.err
 	}
 	done := ctx.Done()
 	if done == nil || done == g.world.done && g.world.ended(ctx) == nil { // when it ends, Run fails every group there is
