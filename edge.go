@@ -44,3 +44,14 @@ type Edge struct {
 	Latency   time.Duration // one way, of an empty message
 	Bandwidth float64       // bytes per second, one way
 }
+
+// RateString writes bytes per second with a decimal unit, as "9.87 GB/s".
+func RateString(x float64) string {
+	switch {
+	case x >= 1e9:
+		return fmt.Sprintf("%.3g GB/s", x/1e9)
+	case x >= 1e6:
+		return fmt.Sprintf("%.3g MB/s", x/1e6)
+	}
+	return fmt.Sprintf("%.3g kB/s", x/1e3)
+}

@@ -2,12 +2,10 @@ package channel
 
 import (
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/internal/drivers"
 	"github.com/kolo-ccl/kolo/internal/kernel"
 )
 
@@ -145,12 +143,9 @@ type Config struct {
 
 // Open makes a driver that was registered under a name.
 func Open(name string, c Config) (Driver, error) {
-	registry.mu.Lock()
-	open, ok := registry.drivers[name]
-	names := slices.Sorted(maps.Keys(registry.drivers))
-	registry.mu.Unlock()
-	if !ok {
-		return nil, fmt.Errorf("%w: no channel driver %q; linked in: %v", kolo.ErrUnsupported, name, names)
+	open, err := registry.Get(name)
+	if err != nil {
+		return nil, err
 	}
 	d, err := open(c)
 	if err != nil {
@@ -161,16 +156,6 @@ func Open(name string, c Config) (Driver, error) {
 
 // Register makes a driver known under a name. It is called by init functions of
 // driver packages and panics if the name is taken.
-func Register(name string, open func(Config) (Driver, error)) {
-	registry.mu.Lock()
-	defer registry.mu.Unlock()
-	if _, ok := registry.drivers[name]; ok {
-		panic(fmt.Sprintf("channel: driver %q registered twice", name))
-	}
-	registry.drivers[name] = open
-}
+func Register(name string, open func(Config) (Driver, error)) { registry.Add(name, open) }
 
-var registry = struct {
-	mu      sync.Mutex
-	drivers map[string]func(Config) (Driver, error)
-}{drivers: map[string]func(Config) (Driver, error){}}
+var registry = drivers.New[func(Config) (Driver, error)]("channel driver")

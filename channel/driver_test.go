@@ -14,8 +14,8 @@ type fakeDriver struct{ Driver }
 func TestRegistry(t *testing.T) {
 	broken := errors.New("no such device")
 	t.Cleanup(func() {
-		delete(registry.drivers, "test-good")
-		delete(registry.drivers, "test-broken")
+		registry.Drop("test-good")
+		registry.Drop("test-broken")
 	})
 	Register("test-good", func(c Config) (Driver, error) {
 		require.Equal(t, "job", c.Job)

@@ -3,11 +3,10 @@ package npu
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
+	"sync/atomic"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/internal/drivers"
 )
 
 // Driver knows the devices of one kind. All its methods may be called by any
@@ -34,12 +33,9 @@ type Config struct {
 
 // Open makes a driver that was registered under a name.
 func Open(name string, c Config) (Driver, error) {
-	registry.mu.Lock()
-	open, ok := registry.drivers[name]
-	names := slices.Sorted(maps.Keys(registry.drivers))
-	registry.mu.Unlock()
-	if !ok {
-		return nil, fmt.Errorf("%w: no device driver %q; linked in: %v", kolo.ErrUnsupported, name, names)
+	open, err := registry.Get(name)
+	if err != nil {
+		return nil, err
 	}
 	d, err := open(c)
 	if err != nil {
@@ -50,34 +46,17 @@ func Open(name string, c Config) (Driver, error) {
 
 // Register makes a driver known under a name. It is called by init functions of
 // driver packages and panics if the name is taken.
-func Register(name string, open func(Config) (Driver, error)) {
-	registry.mu.Lock()
-	defer registry.mu.Unlock()
-	if _, ok := registry.drivers[name]; ok {
-		panic(fmt.Sprintf("npu: driver %q registered twice", name))
-	}
-	registry.drivers[name] = open
-}
+func Register(name string, open func(Config) (Driver, error)) { registry.Add(name, open) }
 
 // Drivers lists the names of the drivers that are linked in.
-func Drivers() []string {
-	registry.mu.Lock()
-	defer registry.mu.Unlock()
-	return slices.Sorted(maps.Keys(registry.drivers))
-}
+func Drivers() []string { return registry.Names() }
 
 // NewSpace is a number for the memory of a device, never given twice in a process:
 // a handle that outlives its device finds nobody. Drivers call it when they open a
 // device.
-func NewSpace() kolo.Space {
-	registry.mu.Lock()
-	defer registry.mu.Unlock()
-	registry.spaces++
-	return registry.spaces
-}
+func NewSpace() kolo.Space { return kolo.Space(registry.spaces.Add(1)) }
 
 var registry = struct {
-	mu      sync.Mutex
-	drivers map[string]func(Config) (Driver, error)
-	spaces  kolo.Space // the last one given
-}{drivers: map[string]func(Config) (Driver, error){}}
+	*drivers.Table[func(Config) (Driver, error)]
+	spaces atomic.Uint32 // the last one given
+}{Table: drivers.New[func(Config) (Driver, error)]("device driver")}

@@ -192,7 +192,7 @@ func (t *Topology) findUneven() {
 		t.uneven[l] = ""
 		switch {
 		case bw[1] > unevenFactor*bw[0]:
-			t.uneven[l] = fmt.Sprintf("pairs %s from %s to %s", names[l], rate(bw[0]), rate(bw[1]))
+			t.uneven[l] = fmt.Sprintf("pairs %s from %s to %s", names[l], kolo.RateString(bw[0]), kolo.RateString(bw[1]))
 		case lat[1] > unevenFactor*lat[0]:
 			t.uneven[l] = fmt.Sprintf("pairs %s from %v to %v", names[l], time.Duration(lat[0]), time.Duration(lat[1]))
 		}

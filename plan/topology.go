@@ -343,9 +343,9 @@ func (t *Topology) String() string {
 			continue
 		}
 		e := t.levelEdge(l)
-		fmt.Fprintf(&b, "%s %v %v %s; ", names[l], e.Link, e.Latency, rate(e.Bandwidth))
+		fmt.Fprintf(&b, "%s %v %v %s; ", names[l], e.Link, e.Latency, kolo.RateString(e.Bandwidth))
 	}
-	fmt.Fprintf(&b, "reduce %s", rate(t.reduce()))
+	fmt.Fprintf(&b, "reduce %s", kolo.RateString(t.reduce()))
 	if t.pairs != nil {
 		measured := 0
 		for _, i := range t.pairs {
@@ -354,7 +354,7 @@ func (t *Topology) String() string {
 		fmt.Fprintf(&b, "; %d pairs measured", measured/2)
 	}
 	if p := t.process(); t.Medium {
-		fmt.Fprintf(&b, "; one medium: %v + %v a rank, %s, %d cores", p.Call, p.Rank, rate(p.Memory), p.Cores)
+		fmt.Fprintf(&b, "; one medium: %v + %v a rank, %s, %d cores", p.Call, p.Rank, kolo.RateString(p.Memory), p.Cores)
 	}
 	if why := t.Asymmetric(); why != "" {
 		b.WriteString("; " + why)
@@ -393,15 +393,4 @@ func plural(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// rate is bytes per second with a decimal unit.
-func rate(x float64) string {
-	switch {
-	case x >= 1e9:
-		return fmt.Sprintf("%.3g GB/s", x/1e9)
-	case x >= 1e6:
-		return fmt.Sprintf("%.3g MB/s", x/1e6)
-	}
-	return fmt.Sprintf("%.3g kB/s", x/1e3)
 }

@@ -52,6 +52,9 @@ var layers = []*layer{
 		{root, "the element types and operations"},
 		{"internal/cpu", "which vector instructions there are"},
 	}},
+	{name: "internal/drivers", is: private, imports: []edge{
+		{root, "the error of a driver that is not linked in"},
+	}},
 	{name: "plan", is: pure, imports: []edge{
 		{root, "calls and edges in, programs out"},
 	}},
@@ -71,6 +74,7 @@ var layers = []*layer{
 		{root, "memory, links, ranks, errors"},
 		{"actor", "the channel actor"},
 		{"internal/kernel", "a receive may reduce"},
+		{"internal/drivers", "the drivers that are linked in"},
 		{"internal/invariant", "scramble a buffer that was handed over"},
 	}},
 	{name: "channel/channeltest", is: kit, goes: []string{"*"}, imports: []edge{
@@ -118,6 +122,7 @@ var layers = []*layer{
 	{name: "npu", imports: []edge{
 		{root, "memory and errors"},
 		{"actor", "the device actor"},
+		{"internal/drivers", "the drivers that are linked in"},
 	}},
 	{name: "npu/driver", imports: []edge{
 		{root, "memory and errors"},

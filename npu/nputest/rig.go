@@ -133,15 +133,9 @@ func (r *rig) sync(s npu.Stream) {
 // callback has f called by the stream, and counts.
 func (r *rig) callback(s npu.Stream, f func(error)) {
 	r.Helper()
-	r.mu.Lock()
-	i := r.next
-	r.next++
-	r.calls[i] = 0
-	r.mu.Unlock()
+	called := r.counted()
 	r.ok(s.Callback(func(err error) {
-		r.mu.Lock()
-		r.calls[i]++
-		r.mu.Unlock()
+		called()
 		f(err)
 	}))
 }
@@ -150,22 +144,26 @@ func (r *rig) callback(s npu.Stream, f func(error)) {
 // never called.
 func (r *rig) attempt(s npu.Stream) {
 	r.Helper()
+	called := r.counted()
+	if err := s.Callback(func(error) { called() }); err != nil {
+		r.is(err, errWanted)
+		called() // a call that comes nevertheless is one too many
+	}
+}
+
+// counted counts the calls of a function, which must be one in the end.
+func (r *rig) counted() (called func()) {
+	count := func(i, n int) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.calls[i] += n
+	}
 	r.mu.Lock()
 	i := r.next
 	r.next++
-	r.calls[i] = 0
 	r.mu.Unlock()
-	err := s.Callback(func(error) {
-		r.mu.Lock()
-		r.calls[i]++
-		r.mu.Unlock()
-	})
-	if err != nil {
-		r.is(err, errWanted)
-		r.mu.Lock()
-		r.calls[i]++ // a call that comes nevertheless is one too many
-		r.mu.Unlock()
-	}
+	count(i, 0)
+	return func() { count(i, 1) }
 }
 
 // receive takes what a callback has sent.

@@ -18,19 +18,25 @@ import (
 
 // sources are the files of testdata, and the public ones that are not long, by name.
 func sources(t testing.TB) map[string][]byte {
+	return files(t, "testdata/*.xml", "msccl-xml/*.xml", 100<<10)
+}
+
+// files are those of our own pattern and, where KOLO_DATA names them, those of the public
+// one, without the long ones.
+func files(t testing.TB, own, public string, long int) map[string][]byte {
 	out := map[string][]byte{}
-	patterns := []string{"testdata/*.xml"}
+	patterns := []string{own}
 	if d := os.Getenv("KOLO_DATA"); d != "" {
-		patterns = append(patterns, filepath.Join(d, "msccl-xml/*.xml"))
+		patterns = append(patterns, filepath.Join(d, public))
 	}
 	for _, p := range patterns {
-		files, err := filepath.Glob(p)
+		list, err := filepath.Glob(p)
 		require.NoError(t, err)
-		require.NotEmpty(t, files)
-		for _, name := range files {
+		require.NotEmpty(t, list)
+		for _, name := range list {
 			data, err := os.ReadFile(name)
 			require.NoError(t, err)
-			if len(data) < 100<<10 {
+			if len(data) < long {
 				out[filepath.Base(name)] = data
 			}
 		}

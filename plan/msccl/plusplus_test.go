@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,22 +13,7 @@ import (
 
 // plusplus are the files of testdata and, where KOLO_DATA names them, the public ones.
 func plusplus(t testing.TB) map[string][]byte {
-	out := map[string][]byte{}
-	patterns := []string{"testdata/*.json"}
-	if d := os.Getenv("KOLO_DATA"); d != "" {
-		patterns = append(patterns, filepath.Join(d, "mscclpp-json/*.json"))
-	}
-	for _, p := range patterns {
-		files, err := filepath.Glob(p)
-		require.NoError(t, err)
-		require.NotEmpty(t, files)
-		for _, name := range files {
-			data, err := os.ReadFile(name)
-			require.NoError(t, err)
-			out[filepath.Base(name)] = data
-		}
-	}
-	return out
+	return files(t, "testdata/*.json", "mscclpp-json/*.json", 1<<30)
 }
 
 // unmapped are the public files that use what a switch, a loop or a group of thread

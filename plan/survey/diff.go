@@ -172,7 +172,7 @@ func (d *differ) slow() {
 		w, h := want.Edge, have.Edge
 		var l findings
 		if h.Bandwidth < w.Bandwidth*(1-d.t.Bandwidth) {
-			l.add("slow", []kolo.Rank{a, b}, slowChecks(h.Link), "%v from rank %d to rank %d gives %s, %.0f %% of the %s expected", h.Link, a, b, rate(h.Bandwidth), 100*h.Bandwidth/w.Bandwidth, rate(w.Bandwidth))
+			l.add("slow", []kolo.Rank{a, b}, slowChecks(h.Link), "%v from rank %d to rank %d gives %s, %.0f %% of the %s expected", h.Link, a, b, kolo.RateString(h.Bandwidth), 100*h.Bandwidth/w.Bandwidth, kolo.RateString(w.Bandwidth))
 		} else if limit := time.Duration(float64(w.Latency) * d.t.Latency); h.Latency > max(limit, d.t.Floor) {
 			l.add("slow", []kolo.Rank{a, b}, slowChecks(h.Link), "%v from rank %d to rank %d takes %v for an empty message, where %v are expected", h.Link, a, b, h.Latency, w.Latency)
 		}

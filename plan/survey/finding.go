@@ -85,14 +85,3 @@ func fallenChecks(from, to kolo.Link) []string {
 	}
 	return checkTCP
 }
-
-// rate is bytes per second with a decimal unit.
-func rate(x float64) string {
-	switch {
-	case x >= 1e9:
-		return fmt.Sprintf("%.3g GB/s", x/1e9)
-	case x >= 1e6:
-		return fmt.Sprintf("%.3g MB/s", x/1e6)
-	}
-	return fmt.Sprintf("%.3g kB/s", x/1e3)
-}

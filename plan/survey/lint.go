@@ -111,12 +111,12 @@ func (s *Survey) lintWays(l *findings) {
 			l.add("asymmetric", pair, fallenChecks(min(w.Edge.Link, back.Edge.Link), max(w.Edge.Link, back.Edge.Link)),
 				"rank %d reaches rank %d by %v, and is reached by %v", w.From, w.To, w.Edge.Link, back.Edge.Link)
 		case w.Edge.Bandwidth*unlike < back.Edge.Bandwidth:
-			l.add("asymmetric", pair, slowChecks(w.Edge.Link), "%v gives %s from rank %d to rank %d, and %s back", w.Edge.Link, rate(w.Edge.Bandwidth), w.From, w.To, rate(back.Edge.Bandwidth))
+			l.add("asymmetric", pair, slowChecks(w.Edge.Link), "%v gives %s from rank %d to rank %d, and %s back", w.Edge.Link, kolo.RateString(w.Edge.Bandwidth), w.From, w.To, kolo.RateString(back.Edge.Bandwidth))
 		}
 	}
 	for _, c := range s.Classes() {
 		if b := c.Bandwidth; b[0]*3 < b[1] {
-			l.add("uneven", nil, slowChecks(c.Link), "the slowest %v link of ranks that share %s gives %s, the middle one %s", c.Link, shared(c.Distance), rate(b[0]), rate(b[1]))
+			l.add("uneven", nil, slowChecks(c.Link), "the slowest %v link of ranks that share %s gives %s, the middle one %s", c.Link, shared(c.Distance), kolo.RateString(b[0]), kolo.RateString(b[1]))
 		}
 	}
 }

@@ -33,7 +33,7 @@ func (s *Survey) String() string {
 	for _, c := range s.Classes() {
 		fmt.Fprintf(&b, "%-5v between ranks that share %s: %d measured", c.Link, shared(c.Distance), c.Count)
 		if c.Count > 0 {
-			fmt.Fprintf(&b, ", latency %v to %v, bandwidth %s to %s", c.Latency[0], c.Latency[2], rate(c.Bandwidth[0]), rate(c.Bandwidth[2]))
+			fmt.Fprintf(&b, ", latency %v to %v, bandwidth %s to %s", c.Latency[0], c.Latency[2], kolo.RateString(c.Bandwidth[0]), kolo.RateString(c.Bandwidth[2]))
 		}
 		if c.Lost > 0 {
 			fmt.Fprintf(&b, ", %d LOST", c.Lost)
@@ -71,7 +71,7 @@ func (s *Survey) Matrix() string {
 			case w.Lost != "":
 				cell = "LOST"
 			default:
-				cell = fmt.Sprintf("%v %s", w.Edge.Link, rate(w.Edge.Bandwidth))
+				cell = fmt.Sprintf("%v %s", w.Edge.Link, kolo.RateString(w.Edge.Bandwidth))
 			}
 			fmt.Fprintf(&b, " %-18s", cell)
 		}
