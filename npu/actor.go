@@ -133,6 +133,9 @@ type control struct {
 // on. onExit is called once, on the shard, when the actor has ended: with nil after
 // Close, with ErrLost when the device was found to be lost.
 func Spawn(s *actor.Shard, d Device, onExit func(error)) (*Actor, error) {
+	if d == nil {
+		return nil, fmt.Errorf("%w: the actor of no device", kolo.ErrArgument)
+	}
 	a := &Actor{device: d, ended: make(chan struct{})}
 	h := &control{device: d, memory: map[uint64]int64{}, open: map[Handle]struct{}{}}
 	info := d.Info()
@@ -312,6 +315,12 @@ func (m *OpenNotify) do(h *control) (err error) {
 func (m *OpenNotify) undo(h *control) { h.forget(m.Notify, m.Err) }
 
 func (m *CloseHandle) do(h *control) error {
+	switch {
+	case m.Handle == nil:
+		return &Error{Op: "close", Device: h.device.Info().Index, Err: fmt.Errorf("%w: no handle", kolo.ErrArgument)}
+	case m.Handle.Device() != h.device:
+		return &Error{Op: "close", Device: h.device.Info().Index, Err: fmt.Errorf("%w: %q", ErrForeign, m.Handle.Name())}
+	}
 	err := m.Handle.Close()
 	if err == nil {
 		delete(h.open, m.Handle)

@@ -29,7 +29,7 @@ type control struct {
 
 func newControl(t *testing.T, cfg actor.Config) *control {
 	t.Helper()
-	c, err := sim.New(sim.Config{Devices: 1, Fast: true})
+	c, err := sim.New(sim.Config{Devices: 2, Fast: true})
 	require.NoError(t, err)
 	d, err := c.Open(0)
 	require.NoError(t, err)
@@ -74,6 +74,25 @@ func TestActorTakesBackWhatNobodyWaitsFor(t *testing.T) {
 	h := k.d.Health()
 	require.Zero(t, h.Buffers)
 	require.Zero(t, h.Streams)
+}
+
+// A handle that is none, or another device's, is refused and ends nothing.
+func TestActorClosesItsOwnHandles(t *testing.T) {
+	k := newControl(t, actor.Config{})
+	other, err := k.c.Open(1)
+	require.NoError(t, err)
+	s, err := other.NewStream(npu.StreamConfig{})
+	require.NoError(t, err)
+	require.ErrorIs(t, k.a.Ask(t.Context(), &npu.CloseHandle{}), kolo.ErrArgument)
+	require.ErrorIs(t, k.a.Ask(t.Context(), &npu.CloseHandle{Handle: s}), npu.ErrForeign)
+	require.NoError(t, s.Sync(t.Context()), "it is open still")
+	own, err := k.a.Stream(t.Context(), npu.StreamConfig{})
+	require.NoError(t, err)
+	for range 2 { // closed once, it may be closed again
+		require.NoError(t, k.a.Ask(t.Context(), &npu.CloseHandle{Handle: own}))
+	}
+	_, err = npu.Spawn(k.s, nil, nil)
+	require.ErrorIs(t, err, kolo.ErrArgument)
 }
 
 // A handler of the same shard tells, and is told.

@@ -30,7 +30,7 @@ type Device interface {
 	Edge(s kolo.Space) (kolo.Edge, bool)
 	// Health says how the device is.
 	Health() Health
-	// Abort aborts every stream of the device with one cause.
+	// Abort aborts every stream of the device with one cause, as Stream.Abort does.
 	Abort(cause error)
 	// Close aborts what is in flight with kolo.ErrClosed, waits until it has ended, and
 	// gives back everything: streams, events, notifies, memory. Their methods return
@@ -91,10 +91,12 @@ type Stream interface {
 	Device() Device
 	// Copy moves src to dst, which are of one length and do not overlap. At least one
 	// of them is memory of the stream's device, the other may be the host's or a peer's.
+	// An overlap in memory of a device is refused with kolo.ErrOverlap.
 	Copy(dst, src kolo.Memory) error
 	// Reduce sets dst to dst op src, element by element. dst is memory of the stream's
-	// device, src of it or of a peer. Sum, product, maximum and minimum are for every
-	// driver to have or to refuse with kolo.ErrUnsupported.
+	// device, src of it or of a peer: dst itself, or memory that does not overlap it. Sum,
+	// product, maximum and minimum are for every driver to have or to refuse with
+	// kolo.ErrUnsupported.
 	Reduce(dst, src kolo.Memory, d kolo.DType, op kolo.ReduceOp) error
 	// Launch runs a kernel.
 	Launch(k Kernel) error
@@ -121,7 +123,8 @@ type Stream interface {
 	Sync(ctx context.Context) error
 	// Abort drops what has not begun. A task that runs goes on to its end, then
 	// everything behind it is resolved with cause: callbacks, events, notifies, Sync. The
-	// stream is then as good as new, also if it had failed. It does not wait.
+	// stream is then as good as new, also if it had failed. It does not wait. A nil cause
+	// is kolo.ErrAborted.
 	Abort(cause error)
 	// Close ends the stream. It is refused with ErrBusy while there is something in
 	// flight. Closed once, it may be called again; that holds for events and notifies too.

@@ -61,6 +61,9 @@ func NewAllReduce(c Config) (*AllReduce, error) {
 	case c.Chunks == 0:
 		c.Chunks = DefaultChunks
 	}
+	if err := oneDevice(c.Producer, c.Consumer, c.Buffer); err != nil {
+		return nil, err
+	}
 	a := &AllReduce{buffer: c.Buffer}
 	if c.Producer != nil {
 		a.device = c.Producer.Device()

@@ -62,6 +62,9 @@ func NewFused(c FusedConfig) (*Fused, error) {
 	case c.Tiles == 0:
 		c.Tiles = DefaultChunks
 	}
+	if err := oneDevice(c.Producer, c.Consumer, c.Product); err != nil {
+		return nil, err
+	}
 	f := &Fused{cfg: c, tiles: Split(c.Rows, c.Tiles)}
 	row := c.Product.Memory.Len() / c.Rows
 	var parts []part

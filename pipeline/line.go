@@ -67,6 +67,23 @@ func newLine(l *line, parts []part) (*line, error) {
 	return l, nil
 }
 
+// oneDevice refuses streams of two devices, and memory of another device than theirs.
+func oneDevice(producer, consumer npu.Stream, buffers ...rank.Buffer) error {
+	if producer == nil || consumer == nil {
+		return nil
+	}
+	d := producer.Device()
+	if consumer.Device() != d {
+		return fmt.Errorf("%w: pipeline: the Producer is of device %d, the Consumer of device %d", npu.ErrForeign, d.Info().Index, consumer.Device().Info().Index)
+	}
+	for _, b := range buffers {
+		if s := b.Memory.Space; s != kolo.HostSpace && s != d.Info().Space {
+			return fmt.Errorf("%w: pipeline: memory of space %d with streams of device %d, whose space is %d", npu.ErrForeign, s, d.Info().Index, d.Info().Space)
+		}
+	}
+	return nil
+}
+
 // begin opens a step.
 func (l *line) begin() error {
 	l.mu.Lock()

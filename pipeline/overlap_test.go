@@ -271,6 +271,7 @@ func TestAllReduceThatIsRefused(t *testing.T) {
 			_, err := pipeline.NewAllReduce(c)
 			require.ErrorIs(t, err, kolo.ErrArgument, name)
 		}
+		refuseForeign(t, w.Group())
 		a, err := pipeline.NewAllReduce(pipeline.Config{Group: w.Group(), Buffer: b})
 		require.NoError(t, err)
 		require.Equal(t, 12, a.Chunks())
@@ -280,4 +281,40 @@ func TestAllReduceThatIsRefused(t *testing.T) {
 		require.ErrorIs(t, err, kolo.ErrClosed)
 		return nil
 	}))
+}
+
+// refuseForeign has memory and streams of two devices in one pipeline.
+func refuseForeign(t *testing.T, g *rank.Group) {
+	t.Helper()
+	c, err := sim.New(sim.Config{Devices: 2, Fast: true})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close(context.Background())) }()
+	var streams [2]npu.Stream
+	var buffers [2]rank.Buffer
+	for i := range 2 {
+		d, err := c.Open(i)
+		require.NoError(t, err)
+		streams[i], err = d.NewStream(npu.StreamConfig{})
+		require.NoError(t, err)
+		m, err := d.Alloc(64)
+		require.NoError(t, err)
+		buffers[i] = rank.Buffer{Memory: m, DType: kolo.Float32}
+	}
+	for name, p := range map[string]pipeline.Config{
+		"memory of another device":   {Buffer: buffers[1], Producer: streams[0], Consumer: streams[0]},
+		"columns of another device":  {Buffer: buffers[1], Producer: streams[0], Consumer: streams[0], Shape: []int64{4, 4}},
+		"consumer of another device": {Buffer: buffers[0], Producer: streams[0], Consumer: streams[1]},
+	} {
+		p.Group = g
+		_, err := pipeline.NewAllReduce(p)
+		require.ErrorIs(t, err, npu.ErrForeign, name)
+	}
+	_, err = pipeline.NewReducer(pipeline.ReducerConfig{Group: g, Params: []pipeline.Param{{Name: "w", Gradient: buffers[1]}}, Producer: streams[0], Consumer: streams[0]})
+	require.ErrorIs(t, err, npu.ErrForeign)
+	_, err = pipeline.NewFused(pipeline.FusedConfig{Group: g, Product: buffers[1], Rows: 1, Compute: func(npu.Stream, pipeline.Range) error { return nil },
+		Producer: streams[0], Consumer: streams[0]})
+	require.ErrorIs(t, err, npu.ErrForeign)
+	for i := range 2 { // and nothing is left
+		require.Equal(t, 1, streams[i].Device().Health().Buffers)
+	}
 }

@@ -171,6 +171,9 @@ func (c *ReducerConfig) check() error {
 		case names[p.Name]:
 			return fmt.Errorf("%w: pipeline: parameter %d, %q: the name is taken", kolo.ErrArgument, i, p.Name)
 		}
+		if err := oneDevice(c.Producer, c.Consumer, p.Gradient); err != nil {
+			return fmt.Errorf("parameter %d, %q: %w", i, p.Name, err)
+		}
 		names[p.Name] = true
 	}
 	if c.Bucket == 0 {

@@ -3,6 +3,7 @@
 package ascend
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -93,10 +94,13 @@ func (d *device) begin() error {
 		return d.Error("open", err)
 	}
 	err := v.core.Admit(d.Device, npu.Info{Name: d.name, Memory: d.memory}, d)
-	if err != nil { // the driver was closed meanwhile
+	if err != nil { // the driver was closed meanwhile: nobody else waits for the goroutines
 		v.core.Lock()
-		defer v.core.Unlock()
 		d.Finish(nil, nil)
+		v.core.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), v.patience)
+		defer cancel()
+		err = errors.Join(err, d.Wait(ctx))
 	}
 	return err
 }

@@ -286,4 +286,5 @@ func TestEngine(t *testing.T) {
 	e.Lend(nil)
 	e.Close()
 	e.Close()
+	require.ErrorIs(t, do(sum, m, m), kolo.ErrClosed, "what is closed makes nothing that nobody closes")
 }

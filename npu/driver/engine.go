@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,6 +25,8 @@ type Engine struct {
 	hooks EngineHooks
 	open  sync.WaitGroup
 	ended func()
+
+	closed atomic.Bool
 }
 
 // Engine makes an engine. Jobs of host memory alone are given to host, which stays its
@@ -34,10 +37,12 @@ func (c *Core) Engine(host channel.Engine, h EngineHooks) *Engine {
 	return e
 }
 
-// Start begins a job.
+// Start begins a job. After Close one with memory of a device gets kolo.ErrClosed.
 func (e *Engine) Start(t channel.Turn, j *channel.Job) {
-	switch {
-	case !hostOnly(j):
+	switch far := !hostOnly(j); {
+	case far && e.closed.Load():
+		j.Done(t, fmt.Errorf("%w: the engine of driver %s", kolo.ErrClosed, e.core.cfg.Name))
+	case far:
 		e.open.Add(1)
 		e.hooks.Start(t, j, e.ended)
 	case e.host != nil:
@@ -69,6 +74,7 @@ func (e *Engine) Lend(done *atomic.Uint32) {
 
 // Close waits for the jobs that were started with devices. It may be called again.
 func (e *Engine) Close() {
+	e.closed.Store(true)
 	e.open.Wait()
 	e.hooks.Close()
 }

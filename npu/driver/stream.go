@@ -67,6 +67,8 @@ func (s *Stream) Copy(dst, src kolo.Memory) error {
 			return err
 		case to.Device != s.device && from.Device != s.device:
 			return fmt.Errorf("%w: neither memory is of this device; use a stream of one of theirs", npu.ErrForeign)
+		case overlap(dst, src):
+			return fmt.Errorf("%w: %d bytes at %#x and at %#x", kolo.ErrOverlap, dst.Size, src.Addr, dst.Addr)
 		case dst.Len() == 0:
 			return nil
 		}
@@ -92,11 +94,18 @@ func (s *Stream) Reduce(dst, src kolo.Memory, d kolo.DType, op kolo.ReduceOp) er
 			return err
 		case to.Device != s.device || from.Device == nil:
 			return fmt.Errorf("%w: reduce needs a destination of this device and a source of it or a peer", npu.ErrForeign)
+		case dst.Addr != src.Addr && overlap(dst, src):
+			return fmt.Errorf("%w: %d bytes at %#x and at %#x; they may be the same, but not in part", kolo.ErrOverlap, dst.Size, src.Addr, dst.Addr)
 		case dst.Len() == 0:
 			return nil
 		}
 		return s.hooks.Reduce(t, to, from, d, op)
 	})
+}
+
+// overlap says whether memory of one device is in part the same.
+func overlap(a, b kolo.Memory) bool {
+	return a.Space == b.Space && a.Space != kolo.HostSpace && a.Addr < b.Addr+uint64(b.Size) && b.Addr < a.Addr+uint64(a.Size)
 }
 
 // Launch is that of npu.Stream.
@@ -106,6 +115,9 @@ func (s *Stream) Launch(k npu.Kernel) error {
 		name = "kernel"
 	}
 	return s.push(name, npu.TaskWork, func(t *Task) error {
+		if k.Time < 0 || k.Bytes < 0 || !(k.FLOPs >= 0) {
+			return fmt.Errorf("%w: a kernel that costs %v, %d bytes and %v operations", kolo.ErrArgument, k.Time, k.Bytes, k.FLOPs)
+		}
 		args := make([]Place, len(k.Args))
 		for i, m := range k.Args {
 			p, err := t.take(m)
@@ -220,6 +232,9 @@ func (s *Stream) Abort(cause error) {
 
 // abort drops what has not begun. The lock is held.
 func (s *Stream) abort(cause error) {
+	if cause == nil {
+		cause = kolo.ErrAborted
+	}
 	cause = s.Error("abort", cause)
 	s.device.core.order.Abort(&s.queue, cause)
 	s.hooks.Abort(cause)

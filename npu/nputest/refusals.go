@@ -3,6 +3,7 @@ package nputest
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/npu"
@@ -178,4 +179,38 @@ func checkClosedDevice(r *rig) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	cancel()
 	r.ok(again.Close(ctx)) // nothing to wait for
+}
+
+// checkOverlap has memory named twice in one task.
+func checkOverlap(r *rig) {
+	s := r.stream(r.d)
+	m := r.alloc(r.d, 4096)
+	for _, err := range []error{s.Copy(m, m), s.Copy(m.Slice(0, 1024), m.Slice(1023, 1024)), s.Copy(m.Slice(1023, 1024), m.Slice(0, 1024)),
+		s.Reduce(m.Slice(0, 1024), m.Slice(4, 1024), kolo.Float32, kolo.Sum)} {
+		r.is(err, kolo.ErrOverlap)
+	}
+	r.ok(s.Copy(m.Slice(0, 1024), m.Slice(1024, 1024))) // beside each other
+	r.sync(s)
+}
+
+// checkCosts has kernels whose cost is none.
+func checkCosts(r *rig) {
+	s := r.stream(r.d)
+	for _, k := range []npu.Kernel{{Time: -1}, {Bytes: -1}, {FLOPs: -1}, {FLOPs: math.NaN()}} {
+		r.is(s.Launch(k), kolo.ErrArgument)
+	}
+	r.sync(s)
+}
+
+// checkAbortWithoutCause aborts with nothing to say why.
+func checkAbortWithoutCause(r *rig) {
+	s := r.stream(r.d)
+	for _, abort := range []func(error){s.Abort, r.d.Abort} {
+		gate, told := r.gate(s), make(chan error, 1)
+		r.callback(s, func(err error) { told <- err })
+		abort(nil)
+		r.is(receive(r, told), kolo.ErrAborted)
+		r.sync(s)
+		r.ok(gate.Close())
+	}
 }
