@@ -391,10 +391,12 @@ func (p *Process) serveLink(s stream) error {
 	if !p.welcome(l) {
 		return status.Errorf(codes.AlreadyExists, "process %d has a link already", g.Process)
 	}
-	// The stream ends when this function returns: after the last frame of the writer, or
-	// at once where the link is hung up.
+	// The stream ends when this function returns: when the peer has read the last frame of
+	// the writer and ends it, or at once where the link is hung up. To end it when that
+	// frame is written would be too soon: who closes waits for the end, and then cuts the
+	// connection, which may still hold the frame.
 	select {
-	case <-l.sent:
+	case <-l.ended:
 	case <-end:
 	}
 	return nil
