@@ -18,7 +18,7 @@ func (f *far) post(rd *round) {
 	c := rd.firstCall()
 	f.begin(c, fabricName)
 	r := &f.onBoard
-	r.Op, r.Size, r.Digest, r.Done = kernel.Op{}, 0, f.digest, f.boardEnded
+	r.Op, r.Size, r.Digest = kernel.Op{}, 0, f.digest
 	r.Src, r.Dst = r.Src[:0], r.Dst[:0]
 	err := f.open()
 	f.posted, f.stage = true, stageNone

@@ -264,6 +264,9 @@ func (h *hub) firstLook() time.Duration {
 	if w := h.p.cfg.Warn; w > 0 && h.p.cfg.Warned != nil && (look == 0 || w < look) {
 		look = w
 	}
+	if h.far != nil && (look == 0 || slowRound < look) {
+		look = slowRound
+	}
 	return look
 }
 

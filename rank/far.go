@@ -45,6 +45,8 @@ type far struct {
 	boardDone *jobDone       // the round has ended inside Post
 	algorithm string         // of the running round
 	digest    uint64         // of the running round
+	lastOf    kolo.Call      // the call that digest was made of
+	lastBy    string         // and with which algorithm
 	recent    [recentCalls]pastCall
 	heard     map[uint64]map[int]*callsLetter // by call and process
 	dispute   *dispute
@@ -134,7 +136,7 @@ func (h *hub) place() error {
 	h.plans.init(h.topo, nil, &p.cfg, h.cfg.Algorithm)
 	h.plans.blind = true
 	if m, ok := p.driver.(channel.Medium); ok && m.Spans(h.ranks) {
-		f.medium = m
+		f.medium, f.onBoard.Done = m, f.boardEnded
 		h.plans.useBoard()
 	}
 	f.basis = mix(h.topo.Digest(), uint64(p.cfg.Choice), boolBit(p.cfg.Reproducible), p.cfg.Plans.Digest(), tuningDigest(p.cfg.Tuning))
@@ -280,12 +282,6 @@ func (f *far) failed(err error) {
 	}
 }
 
-// roundOpened arms the timer for a round that has its first call.
-func (f *far) roundOpened(rd *round) {
-	rd.opened = f.h.p.now()
-	f.h.p.watch.arm(rd.opened.Add(slowRound))
-}
-
 // roundEnded remembers the call of a round.
 func (f *far) roundEnded(rd *round) {
 	seq := f.h.base - 1
@@ -336,7 +332,19 @@ func (f *far) inform(seq uint64, rd *round) {
 
 // begin notes what the running round is.
 func (f *far) begin(c *kolo.Call, algorithm string) {
-	f.algorithm, f.digest = algorithm, callDigest(f.basis, c, algorithm)
+	f.algorithm = algorithm
+	if algorithm == f.lastBy && sameLine(c, &f.lastOf) {
+		return // with the digest of the call before
+	}
+	f.digest = callDigest(f.basis, c, algorithm)
+	f.lastOf, f.lastBy = *c, algorithm
+}
+
+// sameLine says whether two calls are the same without a look at lists, which neither
+// has.
+func sameLine(a, b *kolo.Call) bool {
+	return a.Counts == nil && b.Counts == nil && a.RecvCounts == nil && b.RecvCounts == nil &&
+		a.Collective == b.Collective && a.DType == b.DType && a.Op == b.Op && a.Root == b.Root && a.Count == b.Count
 }
 
 // callDigest is a number that two calls share only if data of one may be taken for
@@ -567,6 +575,7 @@ func (f *far) tick(now time.Time) {
 		return
 	}
 	rd := h.rounds[0]
+	h.opens(rd)
 	if end := rd.opened.Add(slowRound); now.Before(end) {
 		h.p.watch.arm(end)
 		return

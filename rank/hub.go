@@ -385,9 +385,6 @@ func (h *hub) arrive(t *ticket) {
 	}
 	h.take(int(t.seq - h.base))
 	rd := h.note(t)
-	if rd.arrived == 1 && h.far != nil {
-		h.far.roundOpened(rd)
-	}
 	if t.stream != nil {
 		rd.streams++
 		h.opens(rd)
