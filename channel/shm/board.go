@@ -202,6 +202,8 @@ func (b *board) result(p *party, block uint64, n int64) []byte {
 
 // Post begins a round.
 func (b *board) Post(t channel.Turn, r *channel.Round) {
+	b.d.posters.Add(1) // the driver's goroutine need not look
+	defer b.d.posters.Add(-1)
 	b.mu.Lock()
 	if b.broken != nil {
 		err := b.broken
@@ -220,8 +222,7 @@ func (b *board) Post(t channel.Turn, r *channel.Round) {
 		b.blocks = uint64((r.Size + b.block - 1) / b.block)
 	}
 	b.twice = len(b.parties) > 1 && r.Size > onceUpTo
-	for b.write() { // before the head, which tells of it
-	}
+	b.write() // before the head, which tells of it
 	h := &b.mine.area.heads[b.number%2]
 	if b.blocks == 0 {
 		at := 0
@@ -235,6 +236,9 @@ func (b *board) Post(t channel.Turn, r *channel.Round) {
 	b.open.Store(true)
 	b.mu.Unlock()
 	b.advance(t)
+	if !b.open.Load() {
+		b.d.polls.Add(1) // it was as good as a Poll
+	}
 }
 
 // ring wakes the processes that sleep.
@@ -406,8 +410,14 @@ func (b *board) write() bool {
 		return false
 	}
 	off, n := b.span(c)
+	from, to := n, n // what this process folds nobody else reads
+	if b.twice {
+		from, to = b.share(b.mine.at, n)
+	}
 	for i, m := range b.round.Src {
-		copy(b.contribution(&b.mine, i, c, n), m.Host[off:off+n])
+		mine := b.contribution(&b.mine, i, c, n)
+		copy(mine[:from], m.Host[off:off+from])
+		copy(mine[to:], m.Host[off+to:off+n])
 	}
 	b.wrote++
 	b.mine.area.wrote.Store(b.wrote)
@@ -481,11 +491,12 @@ func (b *board) foldHeads() {
 	}
 	b.srcs, b.dsts = b.srcs[:0], b.dsts[:0]
 	for _, w := range b.rows {
-		a := &b.mine.area
-		if w.party >= 0 {
-			a = &b.parties[w.party].area
+		if w.party < 0 {
+			b.srcs = append(b.srcs, r.Src[w.local].Host)
+		} else {
+			h := &b.parties[w.party].area.heads[b.number%2]
+			b.srcs = append(b.srcs, h.data[int64(w.local)*r.Size:][:r.Size])
 		}
-		b.srcs = append(b.srcs, a.heads[b.number%2].data[int64(w.local)*r.Size:][:r.Size])
 	}
 	for _, m := range r.Dst {
 		b.dsts = append(b.dsts, m.Host)

@@ -4,6 +4,7 @@ package shm
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"sync/atomic"
 	"unsafe"
@@ -57,7 +58,7 @@ func mapShared(fd int, n int64, prot int) ([]byte, error) {
 	return mem, nil
 }
 
-// bell wakes one process, whichever peer rings. Its two words are in memory that the
+// bell wakes one process, all who sleep in it, whichever peer rings. Its two words are in memory that the
 // peers map: how often it was rung, and whether somebody would hear.
 type bell struct {
 	rung, asleep *atomic.Uint32
@@ -86,7 +87,7 @@ func (b bell) ring() {
 func (b bell) wake() {
 	b.rung.Add(1)
 	// it fails only for a bad address, which this is not
-	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(b.rung)), futexWake, 1, 0, 0, 0)
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(b.rung)), futexWake, math.MaxInt32, 0, 0, 0)
 }
 
 // wait sleeps until the bell is rung or was since it had been rung seen times, at

@@ -52,7 +52,12 @@ type Driver struct {
 	ears    atomic.Pointer[[]*peer] // peers that frames may come from
 	crowded atomic.Bool             // there are more ranks than cores
 	pollers atomic.Int32
+	posters atomic.Int32             // in Post of a board
+	nappers atomic.Int32             // pollers that are asleep
 	polls   atomic.Uint32            // how often Poll was called
+	dozing  atomic.Bool              // hear sleeps for a moment
+	stir    chan struct{}            // ends that
+	timer   *time.Timer              // of hear
 	deep    atomic.Bool              // hear sleeps until the bell is rung
 	several atomic.Bool              // ranks of this process may wait for each other's goroutines
 	boards  atomic.Pointer[[]*board] // that are open
@@ -75,7 +80,8 @@ func New(c channel.Config) (channel.Driver, error) {
 		return nil, fmt.Errorf("%w: the shm driver needs an engine", kolo.ErrArgument)
 	}
 	d := &Driver{config: c, peers: map[string]*peer{}, byRank: map[kolo.Rank]*peer{}, gone: map[kolo.Rank]bool{},
-		talking: map[*net.UnixConn]bool{}, met: make(chan struct{}), probe: []byte(rand.Text() + rand.Text())}
+		talking: map[*net.UnixConn]bool{}, met: make(chan struct{}),
+		stir: make(chan struct{}, 1), timer: time.NewTimer(restFor), probe: []byte(rand.Text() + rand.Text())}
 	d.ears.Store(&[]*peer{})
 	d.arenas.Store(&[]*arena{})
 	d.boards.Store(&[]*board{})
@@ -200,24 +206,25 @@ func (d *Driver) Open(rank kolo.Rank) (channel.Endpoint, error) {
 
 // Poll gives the calling goroutine to the driver until done is set, or until nothing
 // has come for some time: it looks at the boards and the rings, and carries bytes.
-// Meanwhile the peers need not wake anybody here, and for a moment after a Poll that
+// After some microseconds it sleeps until a peer rings, which costs one system call on
+// either side; a goroutine that parks instead takes two more to wake.
+// Meanwhile the peers need not wake anybody else here, and for a moment after a Poll that
 // was worth it neither: another is likely to follow.
 func (d *Driver) Poll(done *atomic.Uint32) {
 	d.pollers.Add(1)
 	d.polls.Add(1)
-	if d.bell.asleep.Load() != 0 { // peers read it, so it is not written for nothing
-		d.bell.asleep.Store(0)
-	}
+	d.awake()
 	patience := pollFor
 	crowded := d.crowded.Load()
 	if crowded {
 		patience = yieldFor
 	}
 	var since time.Time
-	for i := 0; done.Load() == 0; i++ {
+	naps := 0
+	for i := 1; done.Load() == 0; i++ {
 		switch {
 		case d.look() || d.movers.help():
-			i = 0
+			i, naps, since = 0, 0, time.Time{}
 			continue
 		case crowded:
 			yield()
@@ -227,33 +234,64 @@ func (d *Driver) Poll(done *atomic.Uint32) {
 		if i%pollsPerLook != 0 {
 			continue
 		}
-		if d.several.Load() {
+		if d.awake(); !crowded { // the ear may have gone to sleep meanwhile
+			yield() // who is waited for may be on this core
+		}
+		several := d.several.Load()
+		if several {
 			runtime.Gosched()
 		}
-		if d.bell.asleep.Load() != 0 { // set by the ear when it went to sleep
-			d.bell.asleep.Store(0)
-		}
-		if now := time.Now(); i == 0 {
+		if now := time.Now(); since.IsZero() {
 			since = now
 		} else if now.Sub(since) > patience {
-			break
+			if naps++; naps > maxNaps || several {
+				break
+			}
+			d.nap(done)
+			since = time.Time{}
 		}
 	}
 	switch {
 	case d.pollers.Add(-1) > 0: // the others look
+		if d.nappers.Load() > 0 {
+			d.bell.wake()
+		}
 	case done.Load() == 0:
 		d.bell.asleep.Store(1)
 		d.look()
+		d.rouse()
 	case d.deep.Load():
 		d.bell.wake()
 	}
 }
 
+// awake says that peers need not ring. They read the word, so it is not written for
+// nothing.
+func (d *Driver) awake() {
+	if d.bell.asleep.Load() != 0 {
+		d.bell.asleep.Store(0)
+	}
+}
+
+// nap sleeps in the system call until a peer rings, or a moment.
+func (d *Driver) nap(done *atomic.Uint32) {
+	seen := d.bell.rung.Load()
+	d.nappers.Add(1)
+	d.bell.asleep.Store(1)
+	if !d.look() && done.Load() == 0 {
+		d.bell.wait(seen, int64(napFor))
+	}
+	d.nappers.Add(-1)
+	d.awake()
+}
+
 // How long to look for a frame before sleeping. A sleeper costs its peer the system
 // call that wakes it, and itself some microseconds.
 const (
-	pollFor      = 60 * time.Microsecond  // a rank that waits, on a core that nobody else wants
+	pollFor      = 100 * time.Microsecond // a rank that waits, on a core that nobody else wants
 	yieldFor     = 300 * time.Microsecond // and where it yields the core at each look
+	napFor       = time.Millisecond       // then asleep until a peer rings, at most; who completes an op otherwise does not ring
+	maxNaps      = 10                     // in a row, before the goroutine parks
 	hearFor      = 5 * time.Microsecond   // the driver's goroutine
 	restFor      = time.Millisecond       // the driver's goroutine, after which it looks whether ranks still poll
 	pollsPerLook = 32                     // looks at the rings between two at the clock
@@ -281,11 +319,10 @@ func (d *Driver) look() (found bool) {
 func (d *Driver) hear() {
 	for polls := uint32(0); !d.ended.Load(); {
 		seen := d.bell.rung.Load()
-		if n := d.polls.Load(); n != polls || d.pollers.Load() > 0 {
-			polls = n
-			if d.pollers.Load() > 0 || !d.look() {
-				d.bell.wait(seen, int64(restFor))
-			}
+		last := polls
+		polls = d.polls.Load()
+		if d.pollers.Load()+d.posters.Load() > 0 || polls != last && d.bell.asleep.Load() == 0 {
+			d.doze()
 			continue
 		}
 		if d.look() || d.listen() {
@@ -296,9 +333,34 @@ func (d *Driver) hear() {
 		if !d.look() && d.polls.Load() == polls {
 			d.bell.wait(seen, int64(sleepFor))
 		}
-		d.deep.Store(false)
-		if d.pollers.Load() == 0 {
+		if d.deep.Store(false); d.pollers.Load() == 0 {
 			d.bell.asleep.Store(0)
+			d.look() // before it rests because somebody has polled meanwhile
+		}
+	}
+}
+
+// doze is the short sleep of the driver's goroutine. A Poll that ends in vain ends it.
+// It is no system call: while a goroutine is in one, the runtime's monitor looks 10,000
+// times a second, on the cores of those who poll.
+func (d *Driver) doze() {
+	d.dozing.Store(true)
+	if d.bell.asleep.Load() == 0 || d.pollers.Load()+d.posters.Load() > 0 {
+		d.timer.Reset(restFor)
+		select {
+		case <-d.stir:
+		case <-d.timer.C:
+		}
+	}
+	d.dozing.Store(false)
+}
+
+// rouse ends the short sleep.
+func (d *Driver) rouse() {
+	if d.dozing.Load() {
+		select {
+		case d.stir <- struct{}{}:
+		default:
 		}
 	}
 }
@@ -357,6 +419,7 @@ func (d *Driver) Close() error {
 		}
 		d.ended.Store(true)
 		d.bell.wake()
+		d.rouse()
 		d.movers.close()
 		d.work.Wait()
 		d.moving.Wait()
