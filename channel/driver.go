@@ -139,6 +139,9 @@ type Config struct {
 	Job    string // identifies the world; two worlds never meet
 	Epoch  uint64 // of the world's membership; processes of different epochs never meet
 	Engine Engine // moves and folds bytes
+	// Getenv reads the environment, for drivers that know settings of HCCL's there. nil: they
+	// read none.
+	Getenv func(string) string
 }
 
 // Open makes a driver that was registered under a name.

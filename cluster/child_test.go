@@ -15,6 +15,9 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/npu"
+	"github.com/kolo-ccl/kolo/npu/sim"
 	"github.com/kolo-ccl/kolo/rank"
 	"github.com/kolo-ccl/kolo/rank/ranktest"
 
@@ -27,7 +30,20 @@ import (
 // child runs what a test wants of a process of its own, and returns the exit code.
 func child(what string) int {
 	ctx := context.Background()
-	p, err := Open(ctx, Config{Timeout: time.Minute, Transport: os.Getenv("KOLO_TEST_TRANSPORT"), Rank: rank.Config{Timeout: 30 * time.Second}})
+	c := rank.Config{Timeout: 30 * time.Second}
+	var device npu.Device
+	if os.Getenv("KOLO_TEST_DEVICES") != "" {
+		cards, err := sim.New(sim.Config{Devices: 1, Fast: true})
+		if err == nil {
+			device, err = cards.Open(0)
+		}
+		if err != nil {
+			fmt.Println("DEVICE", err)
+			return 1
+		}
+		c.Engine = func(host channel.Engine) channel.Engine { return cards.Engine(host) }
+	}
+	p, err := Open(ctx, Config{Timeout: time.Minute, Transport: os.Getenv("KOLO_TEST_TRANSPORT"), Rank: c})
 	if err != nil {
 		fmt.Println("JOIN", err)
 		return 1
@@ -39,6 +55,8 @@ func child(what string) int {
 		err = joinAndMeet(ctx, p.Worlds())
 	case "collectives":
 		err = everyCollective(ctx, p.Worlds())
+	case "window":
+		err = windowRank(ctx, w, device)
 	case "loop":
 		err = loopUntilLost(ctx, w)
 	case "tune":

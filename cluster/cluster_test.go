@@ -60,7 +60,9 @@ func together(t testing.TB, c Config, sizes ...int) []*Process {
 
 func tryTogether(t testing.TB, c Config, sizes ...int) ([]*Process, []error) {
 	lists, n := split(sizes...)
-	c.Size, c.Getenv = n, noEnv
+	if c.Size = n; c.Getenv == nil {
+		c.Getenv = noEnv
+	}
 	if c.Timeout == 0 {
 		c.Timeout = 20 * time.Second
 	}

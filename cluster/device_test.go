@@ -9,7 +9,7 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
-	_ "github.com/kolo-ccl/kolo/channel/roce" // linked in
+	"github.com/kolo-ccl/kolo/channel/roce"
 	"github.com/kolo-ccl/kolo/npu"
 	"github.com/kolo-ccl/kolo/npu/sim"
 	"github.com/kolo-ccl/kolo/rank"
@@ -194,4 +194,38 @@ func TestLostDeviceOfAnotherProcess(t *testing.T) {
 			closeAll(t, s.worlds)
 		})
 	}
+}
+
+// HCCL's variables reach the roce driver of a world, and what is wrong with one ends the
+// join with its name.
+func TestSettingsOfRoCE(t *testing.T) {
+	env := map[string]string{"HCCL_RDMA_TC": "100", "HCCL_RDMA_TIMEOUT": "17", "HCCL_RDMA_RETRY_CNT": "3", "HCCL_RDMA_QPS_PER_CONNECTION": "2",
+		"HCCL_MULTI_QP_THRESHOLD": "64"}
+	c := Config{Transport: "roce", Getenv: func(name string) string { return env[name] }}
+	list := together(t, c, 1, 1)
+	for _, p := range list {
+		d, ok := p.drivers.drivers[1].(*roce.Driver)
+		require.True(t, ok)
+		got := d.Config()
+		require.Equal(t, []any{100, 4096 * time.Nanosecond << 17, 3, 2, int64(64 << 10)}, []any{got.TrafficClass, got.Timeout, got.Retries, got.QPs, got.MultiQP})
+	}
+	worlds := worldsOf(list)
+	for _, err := range each(worlds, func(w *rank.World) error {
+		return rank.AllReduce(t.Context(), w.Group(), make([]float32, 300_000), kolo.Sum) // on both queue pairs
+	}) {
+		require.NoError(t, err)
+	}
+	closeAll(t, worlds)
+	env = map[string]string{"HCCL_RDMA_RETRY_CNT": "8"}
+	c.Timeout = 2 * time.Second
+	_, errs := tryTogether(t, withRendezvous(t, c), 1, 1)
+	for _, err := range errs {
+		require.ErrorIs(t, err, kolo.ErrArgument)
+		require.ErrorContains(t, err, "HCCL_RDMA_RETRY_CNT")
+	}
+}
+
+func withRendezvous(t *testing.T, c Config) Config {
+	c.Rendezvous = standing(t)
+	return c
 }

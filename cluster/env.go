@@ -24,6 +24,9 @@ import (
 // The job is KOLO_JOB, TORCHELASTIC_RUN_ID, or the number that Slurm or Open MPI gives; the
 // attempt TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT. HCCL_IF_IP is what is told to
 // the others as this host's address.
+//
+// Drivers read what is theirs: roce HCCL_IF_IP, HCCL_RDMA_TC, HCCL_RDMA_TIMEOUT,
+// HCCL_RDMA_RETRY_CNT, HCCL_RDMA_QPS_PER_CONNECTION and HCCL_MULTI_QP_THRESHOLD.
 
 // fromEnv fills in what is zero from the environment.
 func (c *Config) fromEnv() error {

@@ -77,7 +77,8 @@ type counts struct {
 	rcs rc.Stats
 }
 
-// New makes the driver of one process. The name "roce" opens it with an empty Config.
+// New makes the driver of one process. The name "roce" opens it with what ConfigFromEnv
+// makes of channel.Config.Getenv, or an empty Config.
 func New(c channel.Config, cfg Config) (*Driver, error) { return newDriver(c, cfg, nil) }
 
 func newDriver(c channel.Config, cfg Config, a Adapter) (*Driver, error) {
@@ -133,6 +134,9 @@ func (d *Driver) open() error {
 	}
 	return errors.Join(errs...)
 }
+
+// Config is how the driver works: what it was made with, and the defaults.
+func (d *Driver) Config() Config { return d.cfg }
 
 // Link is kolo.LinkRoCE.
 func (d *Driver) Link() kolo.Link { return kolo.LinkRoCE }
