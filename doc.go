@@ -18,6 +18,7 @@
 //	plan             topology, cost, choice, Program, Machine, Verify, Simulate    (pure)
 //	plan/msccl       plans in and out of files of MSCCL                            (pure)
 //	plan/survey      a measured topology: export, comparison, rank tables          (pure)
+//	plan/schedule    plans out to other simulators: GOAL, Chakra                   (pure)
 //	internal/kernel  dst = a op b for every DType and ReduceOp
 //	actor            typed actors on protoactor-go: refs, mailboxes, shards
 //	channel          the channel actor, the driver interface, matching, media

@@ -64,7 +64,7 @@ func (t *Topology) estimate(r *Row, a *Algorithm, c kolo.Collective, n float64) 
 			r.fan = max(r.fan, fans[l])
 		}
 		x.bytes += nanosAt(v.Bytes, e.Bandwidth)
-		x.reduced += nanosAt(v.Reduced, t.reduce())
+		x.reduced += nanosAt(v.Reduced, t.FoldRate())
 	}
 	if t.Medium {
 		p := t.process()

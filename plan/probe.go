@@ -251,7 +251,7 @@ func (t *Topology) Digest() uint64 {
 	for l := range t.Levels {
 		h.edge(t.levelEdge(l))
 	}
-	h.add(math.Float64bits(t.reduce()))
+	h.add(math.Float64bits(t.FoldRate()))
 	if p := t.process(); t.Medium {
 		h.add(2, uint64(p.Call), uint64(p.Rank), uint64(p.Start), math.Float64bits(p.Memory), uint64(p.Cores))
 	}

@@ -220,9 +220,9 @@ func (s *simulation) measure(step int32, p *Program, st *Step, l *Layout) {
 		s.work[step] = s.whole(picosAt(size, s.end.Memory))
 	case RecvReduce:
 		size *= int64(len(st.Peers))
-		s.work[step] = s.whole(picosAt(size, s.end.Memory)) + s.whole(picosAt(size, s.t.reduce()))
+		s.work[step] = s.whole(picosAt(size, s.end.Memory)) + s.whole(picosAt(size, s.t.FoldRate()))
 	default:
-		s.work[step] = s.whole(picosAt(size, s.t.reduce()))
+		s.work[step] = s.whole(picosAt(size, s.t.FoldRate()))
 	}
 }
 

@@ -269,7 +269,8 @@ func (t *Topology) levelEdge(l int) kolo.Edge {
 	return e
 }
 
-func (t *Topology) reduce() float64 {
+// FoldRate is Reduce, or the default in its place.
+func (t *Topology) FoldRate() float64 {
 	if t.Reduce == 0 {
 		return defaultReduce
 	}
@@ -345,7 +346,7 @@ func (t *Topology) String() string {
 		e := t.levelEdge(l)
 		fmt.Fprintf(&b, "%s %v %v %s; ", names[l], e.Link, e.Latency, kolo.RateString(e.Bandwidth))
 	}
-	fmt.Fprintf(&b, "reduce %s", kolo.RateString(t.reduce()))
+	fmt.Fprintf(&b, "reduce %s", kolo.RateString(t.FoldRate()))
 	if t.pairs != nil {
 		measured := 0
 		for _, i := range t.pairs {

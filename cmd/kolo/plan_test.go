@@ -283,3 +283,23 @@ func TestPlanImportAndExport(t *testing.T) {
 	r = command(t, "plan export fabric", nil)
 	require.NotZero(t, r.code)
 }
+
+func TestPlanExportToSimulators(t *testing.T) {
+	at := filepath.Join(t.TempDir(), "nhr")
+	r := command(t, "plan export nhr -p 4 -b 1M --format goal", nil)
+	require.Zero(t, r.code, r.err)
+	require.True(t, strings.HasPrefix(r.out, "num_ranks 4\n\nrank 0 {\nl0: send 524288b to 3 tag 0\n"), r.out)
+	r = command(t, "plan export nhr -p 4 -b 1M --format chakra -o "+at, nil)
+	require.Zero(t, r.code, r.err)
+	require.Contains(t, r.err, "nhr.0.et to "+at+".3.et")
+	for k := range 4 {
+		data, err := os.ReadFile(fmt.Sprintf("%s.%d.et", at, k))
+		require.NoError(t, err)
+		require.Equal(t, "\x07\x0a\x050.0.4", string(data[:8]))
+	}
+	for args, want := range map[string]string{"--format dot": "want msccl, goal or chakra", "--format chakra": "give -o PREFIX"} {
+		r = command(t, "plan export nhr "+args, nil)
+		require.Equal(t, exitUsage, r.code)
+		require.Contains(t, r.err, want)
+	}
+}

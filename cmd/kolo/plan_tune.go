@@ -18,6 +18,7 @@ import (
 	"github.com/kolo-ccl/kolo/cmd/kolo/internal/draw"
 	"github.com/kolo-ccl/kolo/plan"
 	"github.com/kolo-ccl/kolo/plan/msccl"
+	"github.com/kolo-ccl/kolo/plan/schedule"
 	"github.com/kolo-ccl/kolo/rank"
 )
 
@@ -280,31 +281,68 @@ func (a *app) printTuning(f *tuneFlags, t *rank.Tuned, lines []timingLine) error
 // planExport is kolo plan export.
 func (a *app) planExport() *cobra.Command {
 	f := &planFlags{}
-	var out string
+	var out, format string
 	cmd := &cobra.Command{
-		Use:     "export ALGORITHM",
-		Short:   "Write a choreography as an XML file of MSCCL",
-		Example: "  kolo plan export ring -p 8 -o ring8.xml",
+		Use:   "export ALGORITHM",
+		Short: "Write a choreography as a file of MSCCL, LogGOPSim or ASTRA-sim",
+		Long: `Export writes a choreography in a format of others:
+
+  msccl   MSCCL's XML, for any size that divides evenly; kolo plan import reads it back
+  goal    GOAL, the text of LogGOPSim and ATLAHS, for -b bytes
+  chakra  Chakra execution traces, as ASTRA-sim reads them, for -b bytes: one file for each
+          rank, which -o names by what comes before .RANK.et`,
+		Example: "  kolo plan export ring -p 8 -o ring8.xml\n  kolo plan export nhr --servers 4x8 -b 16M --format goal -o nhr.goal\n  kolo plan export ring -p 8 -b 1M --format chakra -o ring8",
 	}
 	cmd.Flags().StringVarP(&out, "out", "o", "-", "`file` to write; - is standard output")
+	cmd.Flags().StringVar(&format, "format", "msccl", "`format`: msccl, goal or chakra")
 	return planned(cmd, f, 1, 1, func(args []string) error {
 		s, err := f.scene()
 		if err != nil {
 			return usage(err, "export")
 		}
+		if !slices.Contains([]string{"msccl", "goal", "chakra"}, format) {
+			return usage(fmt.Errorf("--format %q: want msccl, goal or chakra", format), "export")
+		}
+		if format == "chakra" && out == "-" {
+			return usage(fmt.Errorf("--format chakra writes a file for each rank: give -o PREFIX"), "export")
+		}
 		programs, key, err := s.programs(args[0])
 		if err != nil {
 			return err
 		}
+		return a.export(s, key, programs, format, out)
+	})
+}
+
+// export writes the programs of a scene in a format.
+func (a *app) export(s *scene, key plan.Key, programs []*plan.Program, format, out string) error {
+	bytes := func(b []byte) func(io.Writer) error {
+		return func(w io.Writer) error {
+			_, err := w.Write(b)
+			return err
+		}
+	}
+	if format == "msccl" {
 		file, err := msccl.Export(key, programs)
 		if err != nil {
 			return err
 		}
-		return a.writeFile(out, func(w io.Writer) error {
-			_, err := w.Write(file.XML())
+		return a.writeFile(out, bytes(file.XML()))
+	}
+	list, err := schedule.Of(programs, s.call, s.topo.FoldRate())
+	if err != nil {
+		return err
+	}
+	if format == "goal" {
+		return a.writeFile(out, bytes(list.GOAL()))
+	}
+	for r := range list {
+		if err := a.writeFile(fmt.Sprintf("%s.%d.et", out, r), bytes(list.Chakra(kolo.Rank(r)))); err != nil {
 			return err
-		})
-	})
+		}
+	}
+	fmt.Fprintf(a.err, "%s.0.et to %s.%d.et: %v by %s\n", out, out, len(list)-1, s.call, programs[0].Algorithm)
+	return nil
 }
 
 // importDocument is what kolo plan import tells in JSON.

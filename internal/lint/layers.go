@@ -63,6 +63,10 @@ var layers = []*layer{
 		{root, "ranks, collectives, errors"},
 		{"plan", "Programs out of files, and files out of Programs"},
 	}},
+	{name: "plan/schedule", is: pure, imports: []edge{
+		{root, "ranks, calls, errors"},
+		{"plan", "Programs and the bytes of their blocks"},
+	}},
 	{name: "plan/survey", is: pure, imports: []edge{
 		{root, "ranks, links, errors"},
 		{"plan", "the Topology that choices are made by"},
