@@ -83,7 +83,7 @@ func TestWhoDoesNotBelongIsRefused(t *testing.T) {
 		{"another job", func(h *hello) { h.Job = "other" }, `is of job "job", not "other"`},
 		{"another size", func(h *hello) { h.Size = 5 }, "expects a world of 5 ranks; rank 0 (pid 100 on here) expects 4"},
 		{"an older attempt", func(h *hello) { h.Attempt = 1 }, "stale: this process is of attempt 1, and the job is at attempt 2"},
-		{"another protocol", func(h *hello) { h.Protocol = 9 }, "protocol 9; this rendezvous speaks 1"},
+		{"another protocol", func(h *hello) { h.Protocol = 99 }, "protocol 99; this rendezvous speaks "},
 		{"a rank outside", func(h *hello) { h.Member.Ranks = []kolo.Rank{4} }, "rank 4; the world has ranks 0 to 3"},
 		{"a rank twice", func(h *hello) { h.Member.Ranks = []kolo.Rank{2, 2} }, "claims rank 2 twice"},
 		{"no rank", func(h *hello) { h.Member.Ranks = nil }, "0 of them in this process"},

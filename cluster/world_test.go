@@ -237,7 +237,7 @@ func TestStrangersAreTurnedAway(t *testing.T) {
 	good := greeting{Protocol: protocol, Job: "j", Epoch: 7, Process: 1, Nonce: "b", To: "a"}
 	require.Empty(t, p.stranger(&good))
 	for says, change := range map[string]func(g *greeting){
-		"protocol 2":                      func(g *greeting) { g.Protocol = 2 },
+		"protocol 99":                     func(g *greeting) { g.Protocol = 99 },
 		`expected job "j", got job "k"`:   func(g *greeting) { g.Job = "k" },
 		"stale: expected epoch 7":         func(g *greeting) { g.Epoch = 6 },
 		"somebody else is meant":          func(g *greeting) { g.To = "b" },

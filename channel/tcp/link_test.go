@@ -379,6 +379,58 @@ func TestCloseDelivers(t *testing.T) {
 	require.ErrorContains(t, p[1].post(channel.Recv, 0, 3, make([]byte, 5)).wait(), "goes home", "the cause is told")
 }
 
+// cutData is a peer played by the test which has offered message 9 of 1000 bytes, been told to send it, and
+// closed a data connection on which nothing was under way.
+func cutData(t *testing.T, key channel.Key) (p *party, peer *net.TCPConn, m *move, dst []byte) {
+	p = newParty(t, 0, Config{}, channel.Config{Job: "test"})
+	peer = actorless(t, p, 1000, 1<<20)
+	second, err := net.Dial("tcp", peer.RemoteAddr().String())
+	require.NoError(t, err)
+	_, err = second.Write((&hello{role: data, job: "test", from: 1, to: 0, link: 5}).encode())
+	require.NoError(t, err)
+	a, err := readAnswer(second)
+	require.NoError(t, err)
+	require.Equal(t, welcome, a.verdict, a.text)
+	dst = make([]byte, 1000)
+	m = p.post(channel.Recv, 1, key.Call, dst)
+	_, err = peer.Write(frameOf(header{kind: offer, key: key, size: 1000, dtype: kolo.Uint8, id: 9}, nil))
+	require.NoError(t, err)
+	_, err = io.ReadFull(peer, make([]byte, headerSize)) // it is asked for
+	require.NoError(t, err)
+	require.NoError(t, second.Close())
+	p.d.mu.Lock()
+	l := p.d.links[side{me: 0, peer: 1}]
+	p.d.mu.Unlock()
+	require.Eventually(t, func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.data.readers == 0
+	}, patience, time.Millisecond)
+	return p, peer, m, dst
+}
+
+// A peer that closes its connections may have sent on the control connection what is being
+// waited for: the end of the data connection, which may be seen first, does not undo that.
+func TestDataConnectionThatEndsFirst(t *testing.T) {
+	key := channel.Key{Group: 1, Call: 1}
+	_, peer, m, dst := cutData(t, key)
+	_, err := peer.Write(frameOf(header{kind: part, size: 1000, id: 9}, bytesOf(1000, 4)))
+	require.NoError(t, err)
+	require.NoError(t, peer.CloseWrite())
+	require.NoError(t, m.wait())
+	require.Equal(t, bytesOf(1000, 4), dst)
+}
+
+// Where nothing comes, a data connection that was cut ends the link all the same.
+func TestDataConnectionThatIsCut(t *testing.T) {
+	begin := time.Now()
+	_, _, m, _ := cutData(t, channel.Key{Group: 1, Call: 1})
+	err := m.wait()
+	require.ErrorIs(t, err, kolo.ErrLost)
+	require.ErrorContains(t, err, "cut a data connection")
+	require.Less(t, time.Since(begin), 2*time.Second)
+}
+
 // Messages that nobody receives yet take no more memory than the window.
 func TestWindow(t *testing.T) {
 	const window, count, size = 64 << 10, 2000, 1000

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"time"
 
 	"github.com/kolo-ccl/kolo"
 )
@@ -158,13 +159,17 @@ func (s *stripe) receive() {
 	var done endings
 	l.mu.Lock()
 	over := err == io.EOF || err == io.ErrUnexpectedEOF // TLS has another word for it
-	if over && s.in == nil && s.p.r == s.p.w && len(l.coming) == 0 {
-		err = nil // the peer closes
-	} else if over {
-		err = errors.New("the peer's process has ended or cut a data connection")
+	if over {
+		err = errors.New("read data: the peer's process has ended or cut a data connection")
+	} else {
+		err = fmt.Errorf("read data: %w", err)
 	}
-	if l.err == nil && err != nil {
-		l.lose(fmt.Errorf("read data: %w", err), &done)
+	switch between := over && s.in == nil && s.p.r == s.p.w; {
+	case l.err != nil || between && len(l.coming) == 0: // the peer closes
+	case between:
+		time.AfterFunc(cutFor, func() { l.missed(err) })
+	default:
+		l.lose(err, &done)
 	}
 	if in := s.in; in != nil {
 		s.in = nil
@@ -175,6 +180,21 @@ func (s *stripe) receive() {
 	}
 	if l.data.readers--; l.data.readers == 0 && l.err != nil {
 		l.dropComing(l.cause, &done)
+	}
+	l.mu.Unlock()
+	done.complete(nil)
+}
+
+// cutFor is how long the control connection has to tell the rest after a data connection has
+// ended between two messages: what is coming may be on it, and so may the peer's goodbye.
+const cutFor = 500 * time.Millisecond
+
+// missed ends the link if it has not ended meanwhile: a data connection is gone.
+func (l *link) missed(err error) {
+	var done endings
+	l.mu.Lock()
+	if l.err == nil {
+		l.lose(err, &done)
 	}
 	l.mu.Unlock()
 	done.complete(nil)
