@@ -174,7 +174,9 @@ func (d *device) start() error {
 	err = lib.call(fnSubscribeReport, d.reporter, d.service)
 	close(subscribed)
 	if err != nil {
-		d.stopReports()
+		d.stopping.Store(true) // no callback comes from a stream that nobody has subscribed
+		close(d.stop)
+		<-d.reported
 		return d.backOut(err)
 	}
 	return nil

@@ -85,25 +85,32 @@ func (c *Cluster) Open(index int) (npu.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := c.slots[index]
-	x := &device{Device: d, c: c, slot: s, arena: npu.NewArena(baseAddr, c.cfg.Memory)}
-	c.core.Lock()
-	lost := s.lost
-	if lost {
-		c.core.Vacate(d)
-	}
-	c.core.Unlock()
-	if lost {
-		return nil, d.Error("open", npu.ErrLost)
-	}
-	err = c.core.Admit(d, npu.Info{Server: s.server, Name: "simulated NPU", Memory: x.arena.Size(), Simulated: true}, x)
-	if err != nil {
+	return c.opened(d)
+}
+
+// opened ends an Open of a device that is reserved.
+func (c *Cluster) opened(d *driver.Device) (npu.Device, error) {
+	if err := c.admit(d); err != nil {
 		c.core.Lock()
+		defer c.core.Unlock()
 		c.core.Vacate(d)
-		c.core.Unlock()
+		c.settle() // a Close may wait for it
 		return nil, err
 	}
 	return d, nil
+}
+
+// admit opens a device that is reserved.
+func (c *Cluster) admit(d *driver.Device) error {
+	s := c.slots[d.Index()]
+	c.core.Lock()
+	lost := s.lost
+	c.core.Unlock()
+	if lost {
+		return d.Error("open", npu.ErrLost)
+	}
+	x := &device{Device: d, c: c, slot: s, arena: npu.NewArena(baseAddr, c.cfg.Memory)}
+	return c.core.Admit(d, npu.Info{Server: s.server, Name: "simulated NPU", Memory: x.arena.Size(), Simulated: true}, x)
 }
 
 // Close closes the devices that are open and ends the clock. Jobs of an Engine that

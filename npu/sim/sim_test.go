@@ -1,7 +1,9 @@
 package sim_test
 
 import (
+	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -409,4 +411,28 @@ func TestOptions(t *testing.T) {
 	}
 	_, err = npu.Open("none", npu.Config{})
 	require.ErrorIs(t, err, kolo.ErrUnsupported)
+}
+
+// Opening while the cluster closes leaves nothing that Close would wait for.
+func TestOpenWhileTheClusterCloses(t *testing.T) {
+	for range 300 {
+		c, err := sim.New(sim.Config{Devices: 2, Fast: true})
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		var open sync.WaitGroup
+		for i := range 2 {
+			open.Go(func() {
+				if _, err := c.Open(i); err != nil && !errors.Is(err, kolo.ErrClosed) {
+					t.Error(err)
+				}
+			})
+		}
+		open.Go(func() {
+			if err := c.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		open.Wait()
+		cancel()
+	}
 }
