@@ -26,6 +26,7 @@
 //	channel/shm      the driver between processes of one host: shared memory, and a medium in it
 //	channel/tcp      the driver between processes and hosts: sockets
 //	channel/roce     the driver between hosts: RoCE v2 in user space
+//	channel/verbs    the driver between hosts with RDMA adapters: libibverbs, bound at run time
 //	channel/pcie     the last resort: staged through the host's memory
 //	channel/faulty   a driver around another that loses, delays and cuts
 //	rank             the user's API: World, Group, Work, every collective, Run

@@ -17,8 +17,8 @@ func (r *Report) bound(c Config) {
 		return
 	}
 	r.Library = lib.file
-	if v := strings.TrimPrefix(path.Base(lib.file), libraryName+"."); v != path.Base(lib.file) {
-		r.Version = " (" + v + ")" // as libibverbs.so.1.14.44.0, of rdma-core 44.0
+	if _, v, ok := strings.Cut(strings.TrimPrefix(path.Base(lib.file), libraryName+"."), "."); ok && strings.Contains(lib.file, libraryName+".") {
+		r.Version = v // as 44.0 of libibverbs.so.1.14.44.0
 	}
 	r.Err = lib.devices(func(device uintptr, name string) bool {
 		r.Devices = append(r.Devices, lib.look(device, name))

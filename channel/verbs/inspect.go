@@ -46,13 +46,17 @@ func Inspect(c Config) Report {
 // String is the report for people, of some lines.
 func (r Report) String() string {
 	var b strings.Builder
+	version := ""
+	if r.Version != "" {
+		version = " (rdma-core " + r.Version + ")"
+	}
 	switch {
 	case r.Err != nil && r.Library == "":
 		fmt.Fprintf(&b, "libibverbs: missing: %v\n", r.Err)
 	case r.Err != nil:
-		fmt.Fprintf(&b, "libibverbs: %s%s: %v\n", r.Library, r.Version, r.Err)
+		fmt.Fprintf(&b, "libibverbs: %s%s: %v\n", r.Library, version, r.Err)
 	default:
-		fmt.Fprintf(&b, "libibverbs: %s%s, %d devices\n", r.Library, r.Version, len(r.Devices))
+		fmt.Fprintf(&b, "libibverbs: %s%s, %d devices\n", r.Library, version, len(r.Devices))
 	}
 	for _, d := range r.Devices {
 		if d.Err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
 	"github.com/kolo-ccl/kolo/channel/hccs"
+	"github.com/kolo-ccl/kolo/channel/verbs"
 	"github.com/kolo-ccl/kolo/cluster"
 	"github.com/kolo-ccl/kolo/npu/ascend"
 	"github.com/kolo-ccl/kolo/plan/survey"
@@ -27,7 +28,7 @@ import (
 
 const doctorLong = `Doctor looks at this host and, under kolo run, srun or mpirun, at all processes of the
 world: which drivers are linked in and what each needs, NPUs and what is missing for HCCS,
-RoCE and PCIe, interfaces and which address others are told; then who answers on each
+RoCE and PCIe, RDMA adapters, interfaces and which address others are told; then who answers on each
 link, latency and bandwidth from rank to rank, large frames between hosts, and how far the
 clocks are apart. It ends with 1 if a link is lost or answers as another rank, or if
 something is not as in the file of --expect.`
@@ -59,6 +60,8 @@ func (a *app) doctor(ctx context.Context, f *topoFlags, expect string) error {
 		drivers(&b)
 		b.WriteString("\nNPUs\n")
 		b.WriteString(indent(ascend.Inspect(ctx, ascend.Config{Getenv: a.getenv}).String()))
+		b.WriteString("\nRDMA adapters\n")
+		b.WriteString(indent(a.adapters()))
 		interfaces(&b, m)
 		list := m.links(&b)
 		if expected != nil {
@@ -113,6 +116,7 @@ func (a *app) host(b *strings.Builder, m *measured) {
 var needs = []struct{ name, what string }{
 	{"hccs", "ranks of one process, or NPUs with peer access"},
 	{"shm", "processes of one host, user and network name space; Linux with memfd; process_vm_readv (ptrace_scope 0, or a common parent) for private memory"},
+	{"verbs", "an RDMA adapter with RoCE v2 (libibverbs, ib_uverbs, a port that is up and has an address); see below"},
 	{"roce", "UDP between the hosts, MTU 9000 for full speed; the protocol is in user space, so no adapter with RDMA is used"},
 	{"pcie", "ranks of one process; devices without peer access, whose memory it stages through the host"},
 	{"tcp", "a TCP route in both directions, to any port or those of Config.Listen"},
@@ -126,12 +130,27 @@ func drivers(b *strings.Builder) {
 	for _, n := range needs {
 		state := "ready"
 		if d, err := channel.Open(n.name, channel.Config{Job: "doctor", Engine: engine}); err != nil {
-			state = "missing: " + err.Error()
+			state = "missing: " + firstLine(err.Error())
 		} else if err := d.Close(); err != nil {
 			state = "cannot be closed: " + err.Error()
 		}
 		fmt.Fprintf(b, "  %-5s %s; needs %s\n", n.name, state, n.what)
 	}
+}
+
+// firstLine is a text without what is below its first line.
+func firstLine(s string) string {
+	s, _, _ = strings.Cut(s, "\n")
+	return s
+}
+
+// adapters is what there is for the driver verbs.
+func (a *app) adapters() string {
+	c, err := verbs.ConfigFromEnv(a.getenv)
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	return verbs.Inspect(c).String()
 }
 
 // interfaces lists them, and says which address others are told and why.

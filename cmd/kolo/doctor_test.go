@@ -22,7 +22,7 @@ var local = []struct {
 	{regexp.MustCompile(`(?s)this host\n.*?\n (process|no launcher)`), "this host\n ...\n $1"},
 	{regexp.MustCompile(`(?s)\nNPUs\n.*?\nlinks\n`), "\nNPUs\n ...\n\nlinks\n"},
 	{regexp.MustCompile(`the slowest has \d+ %`), "the slowest has N %"},
-	{regexp.MustCompile(` (shm|roce) [^\n]*; needs`), " $1 STATE; needs"},
+	{regexp.MustCompile(` (shm|verbs|roce) [^\n]*; needs`), " $1 STATE; needs"},
 	{regexp.MustCompile(`(?s)\nfindings\n.*`), "\nfindings\n ...\n"},
 }
 
