@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/actor"
@@ -121,4 +122,73 @@ func (a *asker) Handle(*begin) error {
 		return errors.Join(errors.New("tell"), err)
 	}
 	return nil
+}
+
+// slow is a device that waits in what it is asked for: it says that it is there, and
+// goes on when it is let.
+type slow struct {
+	npu.Device
+	in, out chan struct{}
+}
+
+func (d *slow) wait() {
+	d.in <- struct{}{}
+	<-d.out
+}
+
+func (d *slow) Alloc(n int64) (kolo.Memory, error) { d.wait(); return d.Device.Alloc(n) }
+
+func (d *slow) NewStream(c npu.StreamConfig) (npu.Stream, error) {
+	d.wait()
+	return d.Device.NewStream(c)
+}
+
+func (d *slow) NewEvent(name string) (npu.Event, error) { d.wait(); return d.Device.NewEvent(name) }
+
+func (d *slow) NewNotify(name string) (npu.Notify, error) { d.wait(); return d.Device.NewNotify(name) }
+
+// What a device is making while its asker gives up is given back when it is made; what
+// it refuses then is nobody's.
+func TestActorTakesBackWhatIsBeingMade(t *testing.T) {
+	for name, m := range map[string]npu.Message{"memory": &npu.AllocMemory{Size: 8}, "stream": &npu.OpenStream{}, "event": &npu.OpenEvent{Name: "e"},
+		"notify": &npu.OpenNotify{Name: "n"}, "no memory": &npu.AllocMemory{Size: -1}} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newControl(t, actor.Config{})
+			d := &slow{k.d, make(chan struct{}), make(chan struct{})}
+			a, err := npu.Spawn(k.s, d, nil)
+			require.NoError(t, err)
+			require.Equal(t, npu.Device(d), a.Device())
+			first := make(chan kolo.Memory)
+			go func() { // ends below: it runs the actor while others ask
+				m, err := a.Alloc(context.Background(), 16)
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				first <- m
+			}()
+			<-d.in
+			ctx, cancel := context.WithCancel(t.Context())
+			asked := make(chan error)
+			go func() { asked <- a.Ask(ctx, m) }() // ends below
+			synctest.Wait()                        // it is behind the first
+			d.out <- struct{}{}
+			<-d.in
+			cancel()
+			require.ErrorIs(t, <-asked, kolo.ErrCanceled, name)
+			d.out <- struct{}{}
+			memory := <-first
+			h := d.Health()
+			require.Equal(t, []int{1, 0}, []int{h.Buffers, h.Streams}, name)
+			require.NoError(t, a.Free(t.Context(), memory))
+			require.ErrorIs(t, a.Free(t.Context(), memory), npu.ErrFreed)
+			cancel()
+			_, err = a.Close(ctx)
+			if err != nil {
+				require.ErrorIs(t, err, kolo.ErrCanceled, "the context had ended")
+			}
+			left, err := a.Close(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, npu.Left{}, left, name)
+		})
+	}
 }
