@@ -208,7 +208,7 @@ func TestPlanTune(t *testing.T) {
 
 	for line, want := range map[string]string{
 		"plan tune -o x.txt":                 "ends with .json or .csv",
-		"plan tune -p 0":                     "-p 0",
+		"plan tune -p -1":                    "-p -1",
 		"plan tune --sizes 8X":               `--sizes "8X"`,
 		"plan tune -c sum":                   `-c "sum"`,
 		"plan tune --sizes 64,64":            "want ascending sizes",
@@ -302,4 +302,14 @@ func TestPlanExportToSimulators(t *testing.T) {
 		require.Equal(t, exitUsage, r.code)
 		require.Contains(t, r.err, want)
 	}
+}
+
+// Processes tune together, and that of rank 0 prints.
+func TestPlanTuneBetweenProcesses(t *testing.T) {
+	r := processes(t, "2", "plan tune --transport tcp -c all_reduce --sizes 64,4K --rounds 2 --batch 10us --again")
+	require.Zero(t, r.code, r.err)
+	require.Equal(t, 1, strings.Count(r.out, "2 ranks, "), r.out)
+	require.Regexp(t, `regret again over 20 %: \d of 2, of which beyond the spread: \d`, r.out)
+	r = command(t, "plan tune --transport shm --messages", nil)
+	require.Equal(t, exitUsage, r.code)
 }

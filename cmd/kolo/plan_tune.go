@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -32,6 +33,7 @@ type tuneFlags struct {
 	again, json        bool
 	convert            string
 	messages           bool
+	transport          string
 }
 
 // planTune is kolo plan tune.
@@ -40,9 +42,9 @@ func (a *app) planTune() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tune",
 		Short: "Time algorithms by real calls and write a tuner file, or convert one",
-		Long: `Tune times algorithms by real calls of ranks in this process, and writes the table
-of the fastest as a tuner file: .json in the form of HCCL's tuner plug-in, .csv in that
-of NCCL's. Which are timed is said by the model: those within 1.5 times the least
+		Long: `Tune times algorithms by real calls of ranks in this process, or in all processes that
+a launcher has started (kolo run), and writes the table of the fastest as a tuner file:
+.json in the form of HCCL's tuner plug-in, .csv in that of NCCL's. Which are timed is said by the model: those within 1.5 times the least
 cost, the others only if two timings of them are good. A time is the slowest rank's, and
 the median counts. Regret is how much slower the choice is than the best one measured.
 With --again all is done twice: regret again is that of the first choice by the second
@@ -51,12 +53,14 @@ say nothing.
 
 With --convert nothing is timed: the file is read, and written in the form of --out.`,
 		Example: `  kolo plan tune -p 4 -o tuned.json
+  kolo run -n 4 -- kolo plan tune --transport tcp --again
   kolo plan tune -p 8 -c all_reduce --sizes 64,4K,1M --previous tuned.json -o new.json
   kolo plan tune --convert nccl.csv -o hccl.json`,
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	s.IntVarP(&f.ranks, "npus", "p", defaultRanks, "`ranks` in this process")
+	s.IntVarP(&f.ranks, "npus", "p", 0, fmt.Sprintf("`ranks` in this process (default %d, or 1 if there are others)", defaultRanks))
+	s.StringVar(&f.transport, "transport", "", "`driver` between the ranks: "+strings.Join(transports, ", "))
 	s.StringVarP(&f.collectives, "collectives", "c", "all_reduce,all_gather,reduce_scatter,broadcast", "`collectives` to time")
 	s.StringVar(&f.sizes, "sizes", "64,1K,16K,256K,4M,16M", "`sizes` of the whole vector, ascending")
 	s.IntVar(&f.rounds, "rounds", 7, "`timings` of each algorithm")
@@ -89,7 +93,7 @@ With --convert nothing is timed: the file is read, and written in the form of --
 // config is what rank.Tune is to do.
 func (f *tuneFlags) config(a *app) (rank.TuneConfig, error) {
 	c := rank.TuneConfig{Contest: plan.ContestConfig{Rounds: f.rounds}, Batch: f.batch, Now: a.now}
-	if f.ranks < 1 || f.ranks > 1024 || f.rounds < 1 || f.batch <= 0 {
+	if f.ranks < 0 || f.ranks > 1024 || f.rounds < 1 || f.batch <= 0 {
 		return c, fmt.Errorf("-p %d, --rounds %d, --batch %v: want 1 to 1024 ranks, and 1 round and some time or more", f.ranks, f.rounds, f.batch)
 	}
 	for name := range strings.SplitSeq(f.collectives, ",") {
@@ -166,18 +170,15 @@ type timingLine struct {
 
 // tune times, prints and writes.
 func (a *app) tune(ctx context.Context, f *tuneFlags, c rank.TuneConfig) error {
-	first, err := f.tuned(ctx, c)
-	if err != nil {
+	runs, err := a.tuned(ctx, f, c)
+	if err != nil || runs == nil {
 		return err
 	}
+	first := runs[0]
 	lines := linesOf(first)
-	if f.again {
-		second, err := f.tuned(ctx, c)
-		if err != nil {
-			return err
-		}
-		for i := range lines {
-			lines[i].Again, lines[i].Spread = otherRun(lines[i], second.Timings[i])
+	for i := range lines {
+		if f.again {
+			lines[i].Again, lines[i].Spread = otherRun(lines[i], runs[1].Timings[i])
 		}
 	}
 	if f.json {
@@ -191,26 +192,61 @@ func (a *app) tune(ctx context.Context, f *tuneFlags, c rank.TuneConfig) error {
 	return a.writeTuning(f.out, first.Tuning)
 }
 
-// tuned runs rank.Tune on ranks of this process; the result is group rank 0's.
-func (f *tuneFlags) tuned(ctx context.Context, c rank.TuneConfig) (*rank.Tuned, error) {
-	var config rank.Config
+// tuned runs rank.Tune, twice with --again, and gives what rank 0 has found; nil in the
+// processes of the other ranks.
+func (a *app) tuned(ctx context.Context, f *tuneFlags, c rank.TuneConfig) (runs []*rank.Tuned, err error) {
+	p := partyConfig{each: f.ranks, transport: f.transport}
+	if p.place, err = a.place(); err == nil {
+		if p.each == 0 {
+			p.each = 1
+			if p.alone() {
+				p.each = defaultRanks
+			}
+		}
+		if err = p.validate(); err == nil && f.messages && (!p.alone() || f.transport != "") {
+			err = errors.New("--messages: without --transport and in one process; others share no medium but the board's")
+		}
+	}
+	if err != nil {
+		return nil, usage(err, "tune")
+	}
+	f.ranks = p.each * p.processes
 	if f.messages {
 		topo, err := plan.OneServer(f.ranks).With(rank.Probe())
 		if err != nil {
 			return nil, err
 		}
 		topo.Medium = false
-		config.Topology = topo
+		p.rank.Topology = topo
 	}
-	var got *rank.Tuned
-	err := config.Run(ctx, f.ranks, func(ctx context.Context, w *rank.World) error {
-		t, err := rank.Tune(ctx, w.Group(), c)
-		if w.Rank() == 0 {
-			got = t
-		}
-		return err
-	})
-	return got, err
+	open, err := a.open(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, open.close()) }()
+	times := 1
+	if f.again {
+		times = 2
+	}
+	errs := make([]error, len(open.worlds))
+	var wg sync.WaitGroup
+	for i, w := range open.worlds {
+		// ends with the call
+		wg.Go(func() {
+			for range times {
+				t, err := rank.Tune(ctx, w.Group(), c)
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				if w.Rank() == 0 {
+					runs = append(runs, t)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return runs, errors.Join(errs...)
 }
 
 func linesOf(t *rank.Tuned) (lines []timingLine) {
@@ -273,6 +309,18 @@ func (a *app) printTuning(f *tuneFlags, t *rank.Tuned, lines []timingLine) error
 		if slices.Sort(k.list); len(k.list) > 0 {
 			fmt.Fprintf(w, "%s: median %.1f %%, maximum %.1f %%\n", k.name, 100*k.list[len(k.list)/2], 100*k.list[len(k.list)-1])
 		}
+	}
+	if f.again {
+		slower, beyond := 0, 0
+		for _, l := range lines {
+			if l.Again > 0.2 { // less is noise on most machines
+				slower++
+				if l.Again > l.Spread {
+					beyond++
+				}
+			}
+		}
+		fmt.Fprintf(w, "regret again over 20 %%: %d of %d, of which beyond the spread: %d\n", slower, len(lines), beyond)
 	}
 	fmt.Fprintf(w, "%d ranks, %d rules, digest %016x\n", f.ranks, len(t.Tuning.Rules), t.Tuning.Digest())
 	return w.Flush()
