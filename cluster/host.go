@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +17,7 @@ func Self() Member {
 
 // thisHost is where this process runs.
 func thisHost(rack string) Host {
-	h := Host{Rack: rack, User: os.Getuid()}
+	h := Host{Rack: rack, User: os.Getuid(), Cores: runtime.NumCPU()}
 	h.Name, _ = os.Hostname() // without a name it is known by its machine
 	read := func(path string) string {
 		b, err := os.ReadFile(path)

@@ -59,8 +59,12 @@ func (r *roster) topology(transport string) (*plan.Topology, error) {
 	}
 	if several {
 		t.Levels[1] = near
-	} else {
-		t.Levels[0] = near
+		return t, nil
+	}
+	t.Levels[0] = near
+	t.Cores = max(r.Members[0].Host.Cores, 0)
+	for q := range r.Members {
+		t.Cores = min(t.Cores, max(r.Members[q].Host.Cores, 0))
 	}
 	return t, nil
 }

@@ -49,6 +49,7 @@ type Host struct {
 	Machine string // differs between machines, and between starts of one
 	Network string // differs between the network namespaces of a machine
 	User    int    // who runs it
+	Cores   int    // processors that the process may use
 	Rack    string `json:",omitempty"` // as configured
 }
 

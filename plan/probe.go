@@ -255,6 +255,9 @@ func (t *Topology) Digest() uint64 {
 	if p := t.process(); t.Medium {
 		h.add(2, uint64(p.Call), uint64(p.Rank), uint64(p.Start), math.Float64bits(p.Memory), uint64(p.Cores))
 	}
+	if t.Cores > 0 {
+		h.add(3, uint64(t.Cores))
+	}
 	n := t.Ranks()
 	for i, k := range t.pairs {
 		if k > 0 && i/n < i%n {

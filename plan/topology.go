@@ -22,6 +22,9 @@ type Topology struct {
 	// Reduce is how many bytes per second one rank folds, reading two operands and
 	// writing one, counted as the bytes of the result. 0 stands for the default.
 	Reduce float64
+	// Cores is the number of processors that the ranks of a server share while they move
+	// messages through sockets, which take a processor's time at both ends. 0: each has its own.
+	Cores int
 	// Medium says that all ranks share a medium that can do collectives itself.
 	Medium bool
 	// Process are the figures of that medium; they count only where Medium is set.
@@ -142,8 +145,8 @@ func (t *Topology) Validate() error {
 		}
 	}
 	p := t.Process
-	if !figure(t.Reduce) || !figure(p.Memory) || p.Call < 0 || p.Rank < 0 || p.Start < 0 || p.Cores < 0 {
-		return fmt.Errorf("%w: reduce %v bytes/s, process %+v: no figure may be negative or infinite", kolo.ErrArgument, t.Reduce, p)
+	if !figure(t.Reduce) || !figure(p.Memory) || p.Call < 0 || p.Rank < 0 || p.Start < 0 || p.Cores < 0 || t.Cores < 0 {
+		return fmt.Errorf("%w: reduce %v bytes/s, process %+v, %d cores: no figure may be negative or infinite", kolo.ErrArgument, t.Reduce, p, t.Cores)
 	}
 	return nil
 }
@@ -347,6 +350,9 @@ func (t *Topology) String() string {
 		fmt.Fprintf(&b, "%s %v %v %s; ", names[l], e.Link, e.Latency, kolo.RateString(e.Bandwidth))
 	}
 	fmt.Fprintf(&b, "reduce %s", kolo.RateString(t.FoldRate()))
+	if t.Cores > 0 && !t.Medium {
+		fmt.Fprintf(&b, "; %d cores a server", t.Cores)
+	}
 	if t.pairs != nil {
 		measured := 0
 		for _, i := range t.pairs {
