@@ -17,6 +17,9 @@ type heart struct {
 	cause   []error
 	started bool
 	looks   int
+
+	cut map[[2]int]time.Time // links between two others, of which one has told that it has broken; when
+	out []expulsion          // of processes that live, by this one or heard of
 }
 
 // life is what is known of a process.
@@ -38,11 +41,16 @@ type hurt struct {
 type parting struct{ peer int }
 type beats struct{ now time.Time }
 type start struct{}
+type heard struct {
+	from int
+	s    suspicion
+}
 
 func (*hurt) isPulse()    {}
 func (*parting) isPulse() {}
 func (*beats) isPulse()   {}
 func (start) isPulse()    {}
+func (*heard) isPulse()   {}
 
 // Handle does what the message says.
 func (h *heart) Handle(m pulse) error {
@@ -55,6 +63,8 @@ func (h *heart) Handle(m pulse) error {
 		}
 	case *beats:
 		h.look(m.now)
+	case *heard:
+		h.hear(m.from, &m.s)
 	case start:
 		h.started = true
 		for q, s := range h.state {
@@ -82,6 +92,7 @@ func (h *heart) look(now time.Time) {
 			h.lose(q, fmt.Errorf("it has been silent for %v: stopped, or its network is cut", d.Round(time.Millisecond)))
 		}
 	}
+	h.decide(now)
 }
 
 // lose notes that a process is gone.
@@ -96,6 +107,7 @@ func (h *heart) lose(peer int, cause error) {
 	}
 	if h.started {
 		h.tell(peer)
+		h.share()
 	} else {
 		h.p.failJoin(h.cause[peer])
 	}

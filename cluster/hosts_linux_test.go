@@ -114,6 +114,32 @@ func TestHostThatIsCutOffIsNamedInTime(t *testing.T) {
 	}
 }
 
+// Only the way between two of three hosts is cut. Both name each other, the third hears of it,
+// and all three are of one mind about who goes on.
+func TestHostsThatOnlyMissEachOtherAgreeOnWhoIsLeft(t *testing.T) {
+	t.Parallel()
+	l := netlab.New(t, 3, netlab.Config{})
+	list := onHosts(t, l, "loop", three(), fmt.Sprint("KOLO_TEST_COUNT=", 1<<20))
+	for _, o := range list {
+		o.wait(t, "LOOPING", 40*time.Second)
+	}
+	at := time.Now()
+	l.Part(0, 1)
+	for _, o := range list {
+		said, d := o.lost(t, at)
+		t.Logf("after %v: %s", d, said)
+		require.Contains(t, said, "connection lost")
+		require.Less(t, d, 2*DefaultSilence)
+	}
+	for _, o := range []*offspring{list[0], list[2]} {
+		require.Equal(t, "0 and 2", o.wait(t, "SHRUNK", 20*time.Second))
+		t.Logf("shrunk after %v", time.Since(at))
+		o.wait(t, "DONE", 20*time.Second)
+	}
+	require.Contains(t, list[1].wait(t, "FAILED", 20*time.Second), "this process was left out of the world by rank 2")
+	require.Less(t, time.Since(at), 2*DefaultSilence)
+}
+
 // lost is what the child has said of a loss, and how long after a moment.
 func (o *offspring) lost(t *testing.T, since time.Time) (string, time.Duration) {
 	said := o.wait(t, "LOST", 20*time.Second)

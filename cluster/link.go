@@ -185,6 +185,12 @@ func (l *link) take(b []byte) error {
 		default:
 			close(l.ready)
 		}
+	case frameSuspicion:
+		var s suspicion
+		if err := json.Unmarshal(b[1:], &s); err != nil {
+			return fmt.Errorf("%w: a suspicion: %w", kolo.ErrArgument, err)
+		}
+		l.p.tellHeart(&heard{l.peer, s})
 	case frameMessages:
 		list, err := messages(b[1:])
 		if err != nil {

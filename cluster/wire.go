@@ -106,7 +106,8 @@ const (
 	frameReady
 	frameMessages // of package rank: length, bytes, and so on
 	frameBye
-	frameChosen // behind the greeting: of all addresses that were tried, this one is kept
+	frameSuspicion // who has been lost, as JSON
+	frameChosen    // behind the greeting: of all addresses that were tried, this one is kept
 )
 
 func encode(v any) []byte {

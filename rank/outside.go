@@ -85,6 +85,17 @@ func (l *Local) Deliver(from int, message []byte) error { return l.p.outside.del
 // lost, and with them every group that they are in. It may be called again.
 func (l *Local) Lost(process int, cause error) { l.p.outside.lost(process, cause) }
 
+// LeftOut says that the other processes go on without this one, and why. World.Shrink
+// returns the first cause. Lost is to be called for each of them besides.
+func (l *Local) LeftOut(cause error) {
+	o := l.p.outside
+	o.p.mu.Lock()
+	defer o.p.mu.Unlock()
+	if o.leftOut == nil {
+		o.leftOut = cause
+	}
+}
+
 // outside is what a process knows of the others of its world.
 type outside struct {
 	p     *process
@@ -92,12 +103,13 @@ type outside struct {
 	procs []int // the other processes
 
 	// guarded by p.mu
-	hubs   map[uint64]*hub       // of groups that span processes
-	early  map[uint64]*earlyMail // of groups that a rank here may still make
-	order  []uint64              // of early, oldest first
-	asked  map[uint64]*inquiry   // by token
-	tokens uint64
-	made   map[madeBy]int // how many groups of a name a rank here has made
+	hubs    map[uint64]*hub       // of groups that span processes
+	early   map[uint64]*earlyMail // of groups that a rank here may still make
+	order   []uint64              // of early, oldest first
+	asked   map[uint64]*inquiry   // by token
+	tokens  uint64
+	leftOut error          // the others go on without this process
+	made    map[madeBy]int // how many groups of a name a rank here has made
 }
 
 // madeBy is a rank of this process and a name of groups that it has made.

@@ -24,10 +24,14 @@ func (w *World) Survivors() []kolo.Rank {
 
 // Shrink makes a group of the ranks that are left after others were lost or have closed
 // their worlds. Every rank that is left calls it; it returns when all have, so that they
-// agree on who that is. A rank that is lost meanwhile is left out too. Config.Timeout and
-// ctx bound the wait for each other.
+// agree on who that is. A rank that is lost meanwhile is left out too. Where the others go on
+// without this rank, the error is kolo.ErrLost and says why. Config.Timeout and ctx bound
+// the wait for each other.
 func (w *World) Shrink(ctx context.Context) (*Group, error) {
 	for {
+		if err := w.leftOut(); err != nil {
+			return nil, fmt.Errorf("shrink: %w", err)
+		}
 		list := w.Survivors()
 		g, err := w.NewGroup(GroupConfig{Name: "survivors of " + nameOf(list), Ranks: list})
 		if err != nil {
@@ -38,8 +42,21 @@ func (w *World) Shrink(ctx context.Context) (*Group, error) {
 			return g, nil
 		}
 		err = errors.Join(err, g.Close(ctx))
+		if w.leftOut() != nil {
+			continue
+		}
 		if len(w.Survivors()) == len(list) {
 			return nil, fmt.Errorf("shrink: %w", err)
 		}
 	}
+}
+
+// leftOut is why the other processes go on without this one, or nil.
+func (w *World) leftOut() error {
+	if w.p.outside == nil {
+		return nil
+	}
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	return w.p.outside.leftOut
 }

@@ -147,6 +147,12 @@ func (l *Lab) Cut(host int) {
 	l.drop(fmt.Sprintf(`iifname "p%d"`, host), fmt.Sprintf(`oifname "p%d"`, host))
 }
 
+// Part makes the switch drop all packets between two hosts, which both still reach the others.
+func (l *Lab) Part(a, b int) {
+	l.t.Helper()
+	l.drop(fmt.Sprintf(`iifname "p%d" oifname "p%d"`, a, b), fmt.Sprintf(`iifname "p%d" oifname "p%d"`, b, a))
+}
+
 // drop adds rules to the switch.
 func (l *Lab) drop(which ...string) {
 	l.t.Helper()

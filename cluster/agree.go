@@ -1,0 +1,170 @@
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+)
+
+// Who is left is agreed on. A process that is gone is missed by all others, each by
+// itself. Where only the link between two processes breaks, these miss each other and the
+// rest misses nobody; so each process tells those that it reaches whom it has lost, and
+// one that reaches both ends of a broken link sees that one of them must go:
+//
+//   - It waits until both ends have been heard after the news, and settle long: who is
+//     really gone is missed by then.
+//   - The one with the most broken links goes, of several the one with the highest number,
+//     until no broken link is left.
+//   - It tells everybody, the one that goes first of all. Whoever hears of it from a process
+//     that it reaches does the same. That is never taken back, so that processes which have
+//     heard the news in different orders end with the same members.
+//   - Who is told that it goes has lost all others, and World.Shrink says so.
+//
+// Where nobody reaches both sides the network is in two parts, and each goes on.
+
+// suspicion is what a process tells of the others.
+type suspicion struct {
+	Cut []int       // whose links to it have broken
+	Out []expulsion // who goes
+}
+
+// expulsion is a process that goes although it lives.
+type expulsion struct {
+	Process int
+	Why     string
+}
+
+// settles is the part of Config.Silence that a broken link between two others must be
+// known for.
+const settles = 4
+
+// share tells the others whom this process has lost.
+func (h *heart) share() {
+	var s suspicion
+	for q, state := range h.state {
+		if state == lost {
+			s.Cut = append(s.Cut, q)
+		}
+	}
+	s.Out = h.out
+	b := encode(s)
+	for q, l := range h.p.everyLink() {
+		if l != nil && h.state[q] == alive {
+			l.frame(frameSuspicion, b)
+		}
+	}
+}
+
+// hear takes note of what another process tells.
+func (h *heart) hear(from int, s *suspicion) {
+	if h.state[from] != alive {
+		return
+	}
+	other := func(q int) bool { return q >= 0 && q < len(h.state) && q != from }
+	for _, x := range s.Out {
+		switch {
+		case !other(x.Process):
+		case x.Process == h.p.self:
+			h.leave(from, x.Why)
+			return
+		case h.state[x.Process] == alive:
+			h.expel(x.Process, x.Why)
+		}
+	}
+	for _, q := range s.Cut {
+		edge := [2]int{min(q, from), max(q, from)}
+		if _, known := h.cut[edge]; other(q) && q != h.p.self && !known {
+			h.cut[edge] = time.Now()
+		}
+	}
+}
+
+// decide expels who has to go for links between others that have broken.
+func (h *heart) decide(now time.Time) {
+	links := h.p.everyLink()
+	var edges [][2]int
+	for edge, since := range h.cut {
+		ripe := now.Sub(since) >= h.silence/settles
+		for _, q := range edge {
+			ripe = ripe && h.state[q] == alive && links[q] != nil && links[q].seen.Load() > since.UnixNano()
+		}
+		if ripe {
+			edges = append(edges, edge)
+		}
+	}
+	for _, q := range leavers(edges) {
+		var others []kolo.Rank
+		for _, edge := range edges {
+			if i := slices.Index(edge[:], q); i >= 0 {
+				others = append(others, h.p.roster.Members[edge[1-i]].Ranks...)
+			}
+		}
+		slices.Sort(others)
+		h.expel(q, fmt.Sprintf("its link to rank %s has broken, and of the two ends the one with more broken links goes, else the one with the higher number", kolo.RankList(others)))
+	}
+}
+
+// leavers is who must go so that no edge is left: the end of most edges first, of several
+// the one with the highest number. The order of edges does not matter.
+func leavers(edges [][2]int) (list []int) {
+	for edges = slices.Clone(edges); len(edges) > 0; {
+		degree := map[int]int{}
+		for _, e := range edges {
+			degree[e[0]]++
+			degree[e[1]]++
+		}
+		worst := slices.MaxFunc(slices.Sorted(maps.Keys(degree)), func(a, b int) int {
+			if degree[a] != degree[b] {
+				return degree[a] - degree[b]
+			}
+			return a - b
+		})
+		list = append(list, worst)
+		edges = slices.DeleteFunc(edges, func(e [2]int) bool { return e[0] == worst || e[1] == worst })
+	}
+	return list
+}
+
+// expel makes a process go that lives, and tells it and the others.
+func (h *heart) expel(q int, why string) {
+	h.out = append(h.out, expulsion{q, why})
+	h.share() // q is among those that hear it
+	h.state[q] = lost
+	h.cause[q] = fmt.Errorf("%w: %v was left out: %s", kolo.ErrLost, &h.p.roster.Members[q], why)
+	if l := h.p.everyLink()[q]; l != nil {
+		l.farewell()
+		cause := h.cause[q]
+		// ended by shut, or soon
+		h.p.tasks.Go(func() {
+			t := time.NewTimer(farewellTime)
+			defer t.Stop()
+			select {
+			case <-l.ended: // it has heard it and hung up; to do so before could overtake what was sent
+			case <-t.C:
+			case <-h.p.closing:
+			}
+			l.close(cause)
+		})
+	}
+	h.tell(q)
+}
+
+// leave takes note that the others have left this process out.
+func (h *heart) leave(by int, why string) {
+	if !h.started {
+		return
+	}
+	cause := fmt.Errorf("%w: this process was left out of the world by %v: %s", kolo.ErrLost, &h.p.roster.Members[by], why)
+	h.p.local.LeftOut(cause)
+	for q, l := range h.p.everyLink() {
+		if l == nil || h.state[q] != alive {
+			continue
+		}
+		h.state[q], h.cause[q] = lost, cause
+		l.close(cause)
+		h.tell(q)
+	}
+}

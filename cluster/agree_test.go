@@ -1,0 +1,101 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/rank"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Links between single pairs break, and everybody goes on with the same members, or hears
+// that it is left out.
+func TestBrokenLinksOfSomePairsAreAgreedOn(t *testing.T) {
+	for name, c := range map[string]struct {
+		n    int
+		cuts [][2]int
+		left []kolo.Rank
+	}{
+		"one link":          {3, [][2]int{{0, 1}}, []kolo.Rank{0, 2}},
+		"two of one":        {5, [][2]int{{1, 2}, {2, 3}}, []kolo.Rank{0, 1, 3, 4}},
+		"two apart":         {5, [][2]int{{0, 1}, {2, 3}}, []kolo.Rank{0, 2, 4}},
+		"rank 0 from three": {5, [][2]int{{0, 1}, {0, 2}, {0, 3}}, []kolo.Rank{1, 2, 3, 4}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const silence = 800 * time.Millisecond
+			list := together(t, Config{Silence: silence, Transport: "tcp", Rank: rank.Config{Timeout: 10 * time.Second}}, slices.Repeat([]int{1}, c.n)...)
+			worlds := worldsOf(list)
+			start := time.Now()
+			for _, e := range c.cuts {
+				list[e[0]].hurt(e[1], errors.New("cut by the test"))
+			}
+			groups := make([]*rank.Group, c.n)
+			errs := each(worlds, func(w *rank.World) error {
+				buf := make([]int32, 1000)
+				for { // until somebody is missed
+					if err := rank.AllReduce(t.Context(), w.Group(), buf, kolo.Sum); err != nil {
+						break
+					}
+				}
+				g, err := w.Shrink(t.Context())
+				if groups[w.Rank()] = g; err == nil {
+					var members []kolo.Rank
+					for i := range g.Size() {
+						members = append(members, g.WorldRank(kolo.Rank(i)))
+					}
+					t.Logf("rank %d goes on with %v after %v", w.Rank(), members, time.Since(start))
+					err = allReduce(t.Context(), g, c.left, 1000)
+				}
+				return err
+			})
+			for r, err := range errs {
+				if !slices.Contains(c.left, kolo.Rank(r)) {
+					require.ErrorIs(t, err, kolo.ErrLost, "rank %d", r)
+					require.ErrorContains(t, err, "was left out of the world by rank ", "rank %d", r)
+					continue
+				}
+				require.NoError(t, err, "rank %d", r)
+				require.Equal(t, len(c.left), groups[r].Size(), "rank %d", r)
+			}
+			if d := time.Since(start); d > 4*silence {
+				t.Errorf("it took %v", d)
+			}
+			closeAll(t, worlds)
+		})
+	}
+}
+
+// The rule removes every edge, does not depend on their order, and takes nobody without one.
+func TestLeavers(t *testing.T) {
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for range 2000 {
+		var edges [][2]int
+		for a := range 2 + rng.IntN(6) {
+			for b := range a {
+				if rng.IntN(3) == 0 {
+					edges = append(edges, [2]int{b, a})
+				}
+			}
+		}
+		list := leavers(edges)
+		for _, e := range edges {
+			require.True(t, slices.Contains(list, e[0]) || slices.Contains(list, e[1]), "%v leaves of %v", list, edges)
+		}
+		for _, q := range list {
+			require.True(t, slices.ContainsFunc(edges, func(e [2]int) bool { return e[0] == q || e[1] == q }), fmt.Sprint(q, edges))
+		}
+		other := slices.Clone(edges)
+		rng.Shuffle(len(other), func(i, j int) { other[i], other[j] = other[j], other[i] })
+		require.Equal(t, list, leavers(other), "%v", edges)
+	}
+	require.Equal(t, []int{1}, leavers([][2]int{{0, 1}}))
+	require.Equal(t, []int{2}, leavers([][2]int{{1, 2}, {2, 3}}))
+}
