@@ -113,8 +113,8 @@ func (w *World) enter(c GroupConfig, g *Group) (*hub, error) {
 	if w.closed {
 		return nil, fmt.Errorf("new group %q: %w", c.Name, kolo.ErrClosed)
 	}
-	nth := w.made[c.Name]
-	w.made[c.Name]++
+	nth := w.made.get(c.Name)
+	w.made.set(c.Name, nth+1)
 	h, err := w.p.join(hubKey{c.Name, nth}, c, g)
 	if err != nil {
 		return h, err

@@ -134,7 +134,7 @@ func (p *process) join(key hubKey, c GroupConfig, g *Group) (*hub, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.outside != nil {
-		p.outside.made[madeBy{g.world.rank, key.name}] = key.nth + 1
+		p.outside.made[g.world.rank].set(key.name, key.nth+1)
 	}
 	list := p.hubs[key]
 	i := slices.IndexFunc(list, func(h *hub) bool {

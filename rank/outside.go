@@ -108,14 +108,8 @@ type outside struct {
 	order   []uint64              // of early, oldest first
 	asked   map[uint64]*inquiry   // by token
 	tokens  uint64
-	leftOut error          // the others go on without this process
-	made    map[madeBy]int // how many groups of a name a rank here has made
-}
-
-// madeBy is a rank of this process and a name of groups that it has made.
-type madeBy struct {
-	rank kolo.Rank // in the world
-	name string
+	leftOut error                // the others go on without this process
+	made    map[kolo.Rank]*names // how many groups of a name a rank here has made
 }
 
 // earlyMail is what has come for a group that a rank here may still make.
@@ -130,8 +124,11 @@ const (
 )
 
 func newOutside(p *process, part *Part) *outside {
-	o := &outside{p: p, part: *part, hubs: map[uint64]*hub{}, early: map[uint64]*earlyMail{}, asked: map[uint64]*inquiry{}, made: map[madeBy]int{}}
-	for _, q := range part.Processes {
+	o := &outside{p: p, part: *part, hubs: map[uint64]*hub{}, early: map[uint64]*earlyMail{}, asked: map[uint64]*inquiry{}, made: map[kolo.Rank]*names{}}
+	for r, q := range part.Processes {
+		if q == part.Process {
+			o.made[kolo.Rank(r)] = &names{}
+		}
 		if at, ok := slices.BinarySearch(o.procs, q); !ok && q != part.Process {
 			o.procs = slices.Insert(o.procs, at, q)
 		}
@@ -175,7 +172,7 @@ func (o *outside) opened(h *hub) {
 // others have closed it, or have closed their world.
 func (o *outside) awaits(m *madeLetter) bool {
 	return slices.ContainsFunc(o.local(m.ranks), func(r kolo.Rank) bool {
-		return o.p.parted[r] == nil && o.made[madeBy{r, m.name}] <= m.nth
+		return o.p.parted[r] == nil && o.made[r].get(m.name) <= m.nth
 	})
 }
 

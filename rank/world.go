@@ -29,7 +29,7 @@ type World struct {
 	mu      sync.Mutex
 	groups  []*Group
 	windows []*Window
-	made    map[string]int // creations per group name
+	made    names // creations per group name
 	closed  bool
 	left    chan struct{} // closed when Close has done its work
 }
@@ -224,7 +224,7 @@ func (p *process) worlds(mine []kolo.Rank) ([]*World, error) {
 	all := allRanks(len(p.actors))
 	var worlds []*World
 	for _, r := range mine {
-		worlds = append(worlds, &World{p: p, rank: r, actor: p.actors[r], made: map[string]int{}, left: make(chan struct{})})
+		worlds = append(worlds, &World{p: p, rank: r, actor: p.actors[r], left: make(chan struct{})})
 	}
 	for _, w := range worlds {
 		g, err := w.NewGroup(GroupConfig{Name: worldName, Ranks: all})

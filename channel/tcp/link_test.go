@@ -173,6 +173,21 @@ func TestTwoProcesses(t *testing.T) {
 	}
 }
 
+// What was sent is received though the sender has closed at once, also a message that goes
+// on the control connection while data connections are there.
+func TestCloseBehindAMiddleSizedMessage(t *testing.T) {
+	for range 20 {
+		p := parties(t, 2, Config{})
+		exchange(t, p[0], p[1], 1, 2<<20)
+		dst := make([]byte, 400<<10)
+		r := p[1].post(channel.Recv, 0, 2, dst)
+		require.NoError(t, p[0].post(channel.Send, 1, 2, bytesOf(len(dst), 7)).wait())
+		require.NoError(t, p[0].d.Close())
+		require.NoError(t, r.wait())
+		require.Equal(t, bytesOf(len(dst), 7), dst)
+	}
+}
+
 // stranger connects to a party and says b; it returns what it hears until the end.
 func stranger(t testing.TB, p *party, b []byte, shut bool) []byte {
 	c, err := net.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), p.d.mine.port).String())
