@@ -55,7 +55,8 @@ type Config struct {
 	// stays on its host (shm) can be chosen then.
 	TLS *tls.Config
 	// Transport is the channel driver between processes, or a list of them, best first,
-	// separated by commas. Empty: shm on one host, else tcp.
+	// separated by commas. Empty: shm on one host; verbs between hosts which both have an
+	// active RoCE port, where it is linked in; else tcp. Process.Explain says why.
 	Transport string
 	// Rank is how the World runs. Algorithm, Choice, Reproducible and Check must be the same
 	// on all processes.

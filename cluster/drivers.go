@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -21,13 +22,24 @@ type channelMap struct {
 	drivers []channel.Driver
 	by      []int // the driver of each process's ranks, by process number
 	process []int // of each world rank
+
+	auto bool       // nobody has said which drivers
+	has  [][]string // the drivers that each process has opened
 }
 
 // inside is the driver between the ranks of one process.
 const inside = "hccs"
 
-// preferred are the drivers between processes, best first.
-func preferred() []string { return []string{"shm", "tcp"} }
+// preferred are the drivers between processes, best first: memory, RoCE by an adapter (what
+// channel/roce does in user space has to be asked for), sockets. Devices without peer
+// access (pcie) are a matter within a process.
+func preferred() []string { return []string{"shm", "verbs", "tcp"} }
+
+// unfit says whether a driver is not even opened where nobody has asked for it: RoCE without
+// a port that speaks it, or where its data would have to be encrypted.
+func unfit(name string, here *Host, secret *tls.Config) bool {
+	return name == "verbs" && (len(here.RDMA) == 0 || secret != nil)
+}
 
 // Link is the kind of the slowest link.
 func (m *channelMap) Link() kolo.Link {
@@ -117,18 +129,21 @@ func (p *poller) Poll(done *atomic.Uint32) { p.by.Poll(done) }
 
 // openDrivers opens the driver inside the process and those between processes that are
 // linked in, or those that are asked for.
-func openDrivers(c channel.Config, transport string, secret *tls.Config) (m *channelMap, err error) {
-	m = &channelMap{}
+func openDrivers(c channel.Config, transport string, here *Host, secret *tls.Config) (m *channelMap, err error) {
+	m = &channelMap{auto: transport == ""}
 	want := preferred()
 	if transport != "" {
 		want = strings.Split(transport, ",")
 	}
 	var why []error
 	for _, name := range append([]string{inside}, want...) {
+		if m.auto && unfit(name, here, secret) {
+			continue
+		}
 		d, err := openDriver(name, c, secret)
 		if err != nil {
-			if why = append(why, err); transport == "" && errors.Is(err, kolo.ErrUnsupported) {
-				continue // it is not linked in, or not for this system
+			if why = append(why, err); m.auto && (name == "verbs" || errors.Is(err, kolo.ErrUnsupported)) {
+				continue // not linked in, or not for this system; Explain says so where an adapter is left unused
 			}
 			return nil, errors.Join(err, m.Close())
 		}
@@ -174,13 +189,16 @@ func (m *channelMap) addresses() (map[string][]byte, error) {
 func (m *channelMap) choose(r *roster, self int, told []intro) error {
 	m.process = r.processes()
 	m.by = make([]int, len(r.Members))
+	m.has = make([][]string, len(r.Members))
+	m.has[self] = m.names[1:]
 	peers := make([][]channel.Peer, len(m.drivers))
 	for q := range r.Members {
 		if q == self {
 			continue
 		}
-		i := m.best(&r.Members[self].Host, &r.Members[q].Host, told[q].Drivers)
-		if i < 0 {
+		m.has[q] = slices.Sorted(maps.Keys(told[q].Drivers))
+		i := 1 + slices.IndexFunc(m.names[1:], func(name string) bool { return m.obstacle(name, r, self, q) == "" })
+		if i == 0 {
 			return fmt.Errorf("%w: rank %s and rank %s have no driver in common; here: %s", kolo.ErrUnsupported,
 				kolo.RankList(r.Members[self].Ranks), kolo.RankList(r.Members[q].Ranks), strings.Join(m.names[1:], ", "))
 		}
@@ -200,16 +218,27 @@ func (m *channelMap) choose(r *roster, self int, told []intro) error {
 	return nil
 }
 
-// best is the first driver that two processes share and that joins their hosts, or -1.
-// Both choose alike: the order is the same and so is what is looked at.
-func (m *channelMap) best(a, b *Host, theirs map[string][]byte) int {
-	for i, d := range m.drivers[1:] {
-		if d.Link() == kolo.LinkSHM && (a.Machine != b.Machine || a.Network != b.Network || a.User != b.User) {
-			continue
-		}
-		if _, ok := theirs[m.names[i+1]]; ok {
-			return i + 1
+// obstacle is why a driver does not join two processes, or "". Both come to the same
+// answer, and so does everybody else, by what all know of them.
+func (m *channelMap) obstacle(name string, r *roster, a, b int) string {
+	x, y := &r.Members[a], &r.Members[b]
+	if name == "verbs" && m.auto && min(len(x.Host.RDMA), len(y.Host.RDMA)) == 0 {
+		return "not both hosts have an active RoCE port"
+	}
+	for _, q := range []int{a, b} {
+		if !slices.Contains(m.has[q], name) {
+			return fmt.Sprintf("rank %s has not opened it", kolo.RankList(r.Members[q].Ranks))
 		}
 	}
-	return -1
+	switch {
+	case name == "shm" && x.Host.Machine != y.Host.Machine:
+		return "they are on different hosts"
+	case name == "shm" && x.Host.Network != y.Host.Network:
+		return "they are in different network namespaces"
+	case name == "shm" && x.Host.User != y.Host.User:
+		return fmt.Sprintf("they run as different users (%d and %d)", x.Host.User, y.Host.User)
+	case name == "verbs" && m.auto && x.Host.Machine == y.Host.Machine:
+		return "they are on one host"
+	}
+	return ""
 }

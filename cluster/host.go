@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -17,7 +18,7 @@ func Self() Member {
 
 // thisHost is where this process runs.
 func thisHost(rack string) Host {
-	h := Host{Rack: rack, User: os.Getuid(), Cores: runtime.NumCPU()}
+	h := Host{Rack: rack, User: os.Getuid(), Cores: runtime.NumCPU(), RDMA: rocePorts(os.DirFS("/sys/class/infiniband"))}
 	h.Name, _ = os.Hostname() // without a name it is known by its machine
 	read := func(path string) string {
 		b, err := os.ReadFile(path)
@@ -34,6 +35,29 @@ func thisHost(rack string) Host {
 		h.Network += " " + ns
 	}
 	return h
+}
+
+// rocePorts lists the devices of /sys/class/infiniband of which a port is active and has
+// Ethernet below it.
+func rocePorts(class fs.FS) (list []string) {
+	read := func(path string) string {
+		b, err := fs.ReadFile(class, path)
+		if err != nil {
+			return "" // no such device, or one that does not say
+		}
+		return strings.TrimSpace(string(b))
+	}
+	ports, err := fs.Glob(class, "*/ports/*")
+	if err != nil {
+		return nil // a bad pattern, which it is not
+	}
+	for _, port := range ports {
+		device, _, _ := strings.Cut(port, "/")
+		if strings.HasSuffix(read(port+"/state"), "ACTIVE") && read(port+"/link_layer") == "Ethernet" && !slices.Contains(list, device) && len(list) < maxHosts {
+			list = append(list, device)
+		}
+	}
+	return list
 }
 
 // networkOf is an address of this host and how likely others reach it.

@@ -310,7 +310,8 @@ func (p *Process) open(ctx context.Context) error {
 
 // introduce opens the drivers and exchanges their addresses.
 func (p *Process) introduce(ctx context.Context, e channel.Engine, digest uint64) (channel.Driver, error) {
-	m, err := openDrivers(channel.Config{Job: p.roster.Job, Epoch: p.roster.Epoch, Engine: e, Getenv: p.cfg.Getenv}, p.cfg.Transport, p.cfg.TLS)
+	m, err := openDrivers(channel.Config{Job: p.roster.Job, Epoch: p.roster.Epoch, Engine: e, Getenv: p.cfg.Getenv}, p.cfg.Transport,
+		&p.roster.Members[p.self].Host, p.cfg.TLS)
 	if err != nil {
 		return nil, err
 	}

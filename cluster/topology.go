@@ -99,6 +99,39 @@ func (p *Process) Map() []Route {
 	return out
 }
 
+// Explain says for all pairs of processes which driver joins them and why not a better
+// one, and warns where something looks wrong, with what to check. Pairs of a kind share a line.
+func (p *Process) Explain() string {
+	type kind struct{ driver, why, check string }
+	var order []kind
+	pairs := map[kind][]string{}
+	for a := range p.roster.Members {
+		for b := range a {
+			driver, why := p.drivers.between(p.roster, b, a)
+			k := kind{driver, why, p.drivers.suspect(p.roster, b, a, driver)}
+			if pairs[k] == nil {
+				order = append(order, k)
+			}
+			pairs[k] = append(pairs[k], fmt.Sprintf("%s with %s", kolo.RankList(p.roster.Members[b].Ranks), kolo.RankList(p.roster.Members[a].Ranks)))
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s within each process\n", inside)
+	for _, k := range order {
+		list := pairs[k]
+		most := min(len(list), maxNotes)
+		fmt.Fprintf(&b, "%s between rank %s", k.driver, strings.Join(list[:most], ", "))
+		if len(list) > most {
+			fmt.Fprintf(&b, " and %d more pairs", len(list)-most)
+		}
+		fmt.Fprintf(&b, ": %s\n", k.why)
+		if k.check != "" {
+			fmt.Fprintf(&b, "  warning: %s\n", k.check)
+		}
+	}
+	return b.String()
+}
+
 // String is the route in a line.
 func (r Route) String() string {
 	return fmt.Sprintf("rank %s on %s by %s", kolo.RankList(r.Ranks), cmp.Or(r.Host, "an unnamed host"), r.Driver)

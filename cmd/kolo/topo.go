@@ -63,9 +63,7 @@ func (a *app) topoCommand() *cobra.Command {
 		f := &topoFlags{}
 		c := &cobra.Command{Use: use, Short: short, Long: short + ".\n\n" + topoLong, Args: usageArgs(args)}
 		c.RunE = func(cmd *cobra.Command, args []string) error { return do(cmd.Context(), f, args) }
-		if c.Name() != "show" {
-			f.register(c.Flags())
-		}
+		f.register(c.Flags())
 		switch c.Name() {
 		case "export":
 			c.Flags().StringVarP(&f.out, "out", "o", "-", "`file` to write; - is standard output")
@@ -78,7 +76,7 @@ func (a *app) topoCommand() *cobra.Command {
 		return c.Flags()
 	}
 	add("probe", "Measure every link, and print who is where and the channel map", cobra.NoArgs, a.topoProbe)
-	add("show FILE", "Print the topology of a file", cobra.ExactArgs(1), a.topoShow)
+	add("show [FILE]", "Print the topology of a file; or what is measured, with the channel map and why each pair has its channel", cobra.MaximumNArgs(1), a.topoShow)
 	add("export [FILE]", "Write what is measured, or the topology of a file, as JSON or as a rank table", cobra.MaximumNArgs(1), a.topoExport)
 	add("diff EXPECTED [ACTUAL]", "Say in what a topology, measured unless given, is not as expected; ends with 1 if in something", cobra.RangeArgs(1, 2), a.topoDiff)
 	add("lint [FILE]", "Say what cannot be right in a topology, measured unless given; ends with 1 if something is", cobra.MaximumNArgs(1), a.topoLint)
@@ -180,13 +178,13 @@ func (m *measured) channels() string {
 		fmt.Fprintf(&b, "channel map: all ranks are in one process, by %v\n", m.party.link)
 		return b.String()
 	}
-	why := "the first of shm (where host, name spaces and user are the same) and tcp that both ends have"
-	if m.config.transport != "" {
-		why = "as --transport says"
-	}
-	fmt.Fprintf(&b, "channel map of rank 0, %s:\n", why)
+	b.WriteString("channel map of rank 0:\n")
 	for _, r := range m.party.process.Map() {
 		fmt.Fprintf(&b, "  %v\n", r)
+	}
+	b.WriteString("all pairs:\n")
+	for line := range strings.Lines(m.party.process.Explain()) {
+		b.WriteString("  " + line)
 	}
 	return b.String()
 }
@@ -255,6 +253,9 @@ func (a *app) with(ctx context.Context, f *topoFlags, files []string, then func(
 
 // topoShow is kolo topo show.
 func (a *app) topoShow(ctx context.Context, f *topoFlags, args []string) error {
+	if len(args) == 0 {
+		return a.topoProbe(ctx, f, nil)
+	}
 	return a.with(ctx, f, args, func(s *survey.Survey) error {
 		_, err := fmt.Fprint(a.out, s)
 		return err
