@@ -124,6 +124,24 @@ func (p *poller) Board(group uint64, ranks []kolo.Rank) (channel.Board, error) {
 	return p.by.(channel.Medium).Board(group, ranks)
 }
 
+// Alloc makes memory that the processes which that driver joins read in place.
+func (p *poller) Alloc(n int64) (kolo.Memory, error) {
+	a, ok := p.by.(channel.Allocator)
+	if !ok {
+		return kolo.Memory{}, fmt.Errorf("%w: a %v driver has no memory that peers read in place", kolo.ErrUnsupported, p.by.Link())
+	}
+	return a.Alloc(n)
+}
+
+// Free gives back what Alloc made.
+func (p *poller) Free(m kolo.Memory) error {
+	a, ok := p.by.(channel.Allocator)
+	if !ok {
+		return fmt.Errorf("%w: this memory is not of Alloc", kolo.ErrArgument)
+	}
+	return a.Free(m)
+}
+
 // Poll polls the driver that can be.
 func (p *poller) Poll(done *atomic.Uint32) { p.by.Poll(done) }
 

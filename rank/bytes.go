@@ -122,3 +122,9 @@ func (s span) overlaps(t span) bool {
 
 // aligned says whether the span starts at a multiple of size.
 func (s span) aligned(size int) bool { return s.lo%uintptr(size) == 0 }
+
+// elementsOf is memory as elements; their size divides its length and it is aligned.
+func elementsOf[T Number](b []byte) []T {
+	var x T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(x)))
+}

@@ -112,7 +112,6 @@ func Slice[T Number](d channel.Driver, n int) (s []T, free func() error, err err
 // appendSpans appends the list of the pieces of a message, as an offer has it. It is
 // empty if there are too many.
 func (d *Driver) appendSpans(to []byte, mem []kolo.Memory) []byte {
-	arenas := *d.arenas.Load()
 	for _, m := range mem {
 		if len(m.Host) == 0 {
 			continue
@@ -121,13 +120,7 @@ func (d *Driver) appendSpans(to []byte, mem []kolo.Memory) []byte {
 			return to[:0]
 		}
 		s := span{addr: uint64(uintptr(unsafe.Pointer(&m.Host[0]))), size: uint64(len(m.Host))}
-		for _, a := range arenas {
-			base := uint64(uintptr(unsafe.Pointer(&a.mem[0])))
-			if s.addr >= base && s.addr-base < uint64(len(a.mem)) {
-				s.region, s.offset = a.number, s.addr-base
-				break
-			}
-		}
+		s.region, s.offset = d.regionOf(m.Host)
 		var b [spanBytes]byte
 		s.put(b[:])
 		to = append(to, b[:]...)

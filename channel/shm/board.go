@@ -29,6 +29,10 @@ import (
 // read it, and reads the other shares (the two steps of Rabenseifner's algorithm, without
 // messages). Two processes, and blocks for which one more wait costs more than the
 // bytes, do with one step: each folds everything.
+//
+// A process whose vectors lie in memory of Alloc writes none of that: the head says where
+// they are, and the others fold them in place. This takes two steps, so that a share of a
+// vector has one reader besides its owner, who writes to it when that one has folded it.
 type board struct {
 	d       *Driver
 	group   uint64
@@ -52,6 +56,8 @@ type board struct {
 	wrote, folded, read uint64 // blocks, since the board was made
 	heads               int    // parties whose heads have come
 	twice               bool   // in two steps
+	shares              bool   // that was so before the heads came
+	inPlace             bool   // the others read this process's vectors where they are
 	dsts, srcs          [][]byte
 }
 
@@ -64,6 +70,9 @@ type party struct {
 	area   boardArea
 	bell   bell
 	region *region
+	// Of the round: its vectors, and the regions that they are in; none where they are not.
+	vectors [][]byte
+	within  []*region
 }
 
 // row is where the contribution of a rank is: which place of which party, or here.
@@ -84,7 +93,9 @@ type boardHead struct {
 }
 
 const (
-	boardInline = 48 // bytes of vectors in a head
+	boardInline = 48        // bytes of vectors in a head, or of places
+	boardPlace  = 16        // bytes of a place: region, offset
+	placesFrom  = 128 << 10 // bytes of a vector from which two steps cost less than a copy
 	boardData   = 4096
 	boardTurns  = 4 // blocks that take turns
 	// The arenas that a core reads and writes at a time should fit its second cache.
@@ -221,10 +232,11 @@ func (b *board) Post(t channel.Turn, r *channel.Round) {
 	if r.Size*int64(b.most) > boardInline {
 		b.blocks = uint64((r.Size + b.block - 1) / b.block)
 	}
-	b.twice = len(b.parties) > 1 && r.Size > onceUpTo
-	b.write() // before the head, which tells of it
 	h := &b.mine.area.heads[b.number%2]
-	if b.blocks == 0 {
+	b.inPlace = b.blocks > 0 && r.Size >= placesFrom && b.showPlaces(h, r.Src)
+	b.shares = b.inPlace || len(b.parties) > 1 && r.Size > onceUpTo
+	b.twice = b.shares
+	if b.write(); b.blocks == 0 { // before the head, which tells of it
 		at := 0
 		for _, m := range r.Src {
 			at += copy(h.data[at:], m.Host)
@@ -276,6 +288,7 @@ func (b *board) advance(t channel.Turn) (found bool) {
 	if err != nil || ended {
 		b.round = nil
 		b.open.Store(false)
+		b.leavePlaces()
 		if b.mine.area.ended.Store(b.number); err != nil {
 			b.broken = err
 		}
@@ -359,8 +372,15 @@ func (b *board) meet() (found bool, err error) {
 		if h.digest.Load() != b.round.Digest {
 			return found, fmt.Errorf("%w: %v has made another call", kolo.ErrMismatch, b.parties[b.heads].p)
 		}
-		b.heads++
+		if b.blocks > 0 && b.round.Size >= placesFrom {
+			if there, err := b.visit(&b.parties[b.heads], h); !there {
+				return found, err
+			}
+		}
 		found = true
+		if b.heads++; b.heads == len(b.parties) {
+			b.losses = 0 // what a lost process owes depends on how many steps there are
+		}
 	}
 	return found, nil
 }
@@ -411,10 +431,13 @@ func (b *board) write() bool {
 	}
 	off, n := b.span(c)
 	from, to := n, n // what this process folds nobody else reads
-	if b.twice {
+	if b.shares {
 		from, to = b.share(b.mine.at, n)
 	}
 	for i, m := range b.round.Src {
+		if b.inPlace {
+			break
+		}
 		mine := b.contribution(&b.mine, i, c, n)
 		copy(mine[:from], m.Host[off:off+from])
 		copy(mine[to:], m.Host[off+to:off+n])
@@ -442,9 +465,12 @@ func (b *board) fold() {
 	}
 	b.srcs, b.dsts = b.srcs[:0], b.dsts[:0]
 	for _, w := range b.rows {
-		if w.party < 0 {
+		switch {
+		case w.party < 0:
 			b.srcs = append(b.srcs, r.Src[w.local].Host[off+from:off+to])
-		} else {
+		case len(b.parties[w.party].vectors) > 0:
+			b.srcs = append(b.srcs, b.parties[w.party].vectors[w.local][off+from:off+to])
+		default:
 			b.srcs = append(b.srcs, b.contribution(&b.parties[w.party], w.local, c, n)[from:to])
 		}
 	}
@@ -510,6 +536,7 @@ func (b *board) Cancel(t channel.Turn, cause error) {
 	r := b.round
 	b.round = nil
 	b.open.Store(false)
+	b.leavePlaces()
 	if b.broken == nil {
 		b.broken = cause
 	}

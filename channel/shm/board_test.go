@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,8 @@ type table struct {
 	drivers []*Driver
 	ranks   [][]kolo.Rank
 	boards  []channel.Board
+	shared  []kolo.Memory // of each process for its vectors, if it has some
+	each    int           // bytes of it for a vector
 }
 
 const tableGroup = 77
@@ -103,11 +106,42 @@ func element(round, rank, i int) uint64 {
 	return uint64(round+1)*1_000_003 + uint64(rank)*65_537 + uint64(i)*2654435761
 }
 
+// memory is n bytes for a vector of process i: in shared memory where the process is to
+// have that. The vectors lie at odd places of it.
+func (b *table) memory(i, rank, n int) ([]byte, error) {
+	if i >= len(b.shared) || b.shared[i].Len() == 0 {
+		return make([]byte, n), nil
+	}
+	at := 8 * (1 + rank) // apart from the others'
+	for _, r := range b.ranks[i] {
+		if int(r) < rank {
+			at += b.each
+		}
+	}
+	return b.shared[i].Host[at:][:n:n], nil
+}
+
+// share gives a process shared memory for vectors of at most n bytes.
+func (b *table) share(i, n int) error {
+	m, err := b.drivers[i].Alloc(int64((n + 8*64) * len(b.ranks[i])))
+	if err != nil {
+		return err
+	}
+	for len(b.shared) <= i {
+		b.shared = append(b.shared, kolo.Memory{})
+	}
+	b.shared[i], b.each = m, n+8*8
+	return nil
+}
+
 // round is one AllReduce of process i, of count numbers, which is checked.
 func (b *table) round(i, number, count, all int, inPlace bool) error {
 	r := &channel.Round{Op: kernel.OpOf(kolo.Uint64, kolo.Sum, all), Size: int64(8 * count), Digest: uint64(number)}
 	for _, rank := range b.ranks[i] {
-		src := make([]byte, 8*count)
+		src, err := b.memory(i, int(rank), 8*count)
+		if err != nil {
+			return err
+		}
 		for k := range count {
 			binary.LittleEndian.PutUint64(src[8*k:], element(number, int(rank), k))
 		}
@@ -166,6 +200,119 @@ func TestBoard(t *testing.T) {
 			}
 			wg.Wait()
 		})
+	}
+}
+
+// TestBoardReadsInPlace mixes processes whose vectors are in shared memory with others, of
+// which one has more ranks than a head has places.
+func TestBoardReadsInPlace(t *testing.T) {
+	const most = 300_000
+	for _, c := range []struct {
+		ranks  [][]kolo.Rank
+		shared []int
+	}{
+		{[][]kolo.Rank{{0}, {1}}, []int{0, 1}},
+		{[][]kolo.Rank{{0}, {1}}, []int{1}},
+		{[][]kolo.Rank{{0}, {1}, {2}}, []int{0, 1, 2}},
+		{[][]kolo.Rank{{0, 3}, {2, 1}, {4}}, []int{0, 2}},
+		{[][]kolo.Rank{{0, 3, 1, 5}, {2}, {4}}, []int{0, 1, 2}},
+	} {
+		t.Run(fmt.Sprint(c.ranks, c.shared), func(t *testing.T) {
+			b := newTable(t, c.ranks...)
+			all := 0
+			for _, list := range c.ranks {
+				all += len(list)
+			}
+			for _, i := range c.shared {
+				require.NoError(t, b.share(i, 8*most))
+			}
+			var wg sync.WaitGroup
+			for i := range b.boards {
+				wg.Go(func() {
+					for n, count := range []int{1, placesFrom / 8, 100_003, 7, placesFrom/8 - 1, most, 17, most - 1} {
+						if err := b.round(i, n, count, all, n%3 != 2); err != nil {
+							t.Errorf("process %d: %v", i, err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			for i, m := range b.shared {
+				if m.Len() > 0 {
+					require.NoError(t, b.drivers[i].Free(m)) // nobody keeps it
+				}
+			}
+		})
+	}
+}
+
+// TestBoardWithForeignPlaces is a head that shows memory which its process has not.
+func TestBoardWithForeignPlaces(t *testing.T) {
+	const size = placesFrom
+	tab := newTable(t, []kolo.Rank{0}, []kolo.Rank{1})
+	require.NoError(t, tab.share(1, size))
+	var wg sync.WaitGroup
+	for i := range tab.boards {
+		wg.Go(func() {
+			if err := tab.round(i, 0, size/8, 2, true); err != nil {
+				t.Errorf("process %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	b := tab.boards[0].(*board)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.round = &channel.Round{Size: size}
+	defer func() { b.round = nil }()
+	q := &b.parties[0]
+	number, _ := tab.drivers[1].regionOf(tab.shared[1].Host)
+	room := uint64(tab.shared[1].Len())
+	for _, c := range []struct {
+		name           string
+		number, offset uint64
+		there, wrong   bool
+	}{
+		{"private memory", 0, 5, true, false},
+		{"all of it", uint64(number), room - size, true, false},
+		{"one byte too many", uint64(number), room - size + 1, false, true},
+		{"behind the end", uint64(number), room + 1, false, true},
+		{"an offset that wraps", uint64(number), ^uint64(0) - 8, false, true},
+		{"no number of memory", uint64(number) | 1<<32, 0, false, true},
+		{"memory of which nothing is known yet", uint64(number) + 1, 0, false, false},
+	} {
+		h := boardHead{data: make([]byte, boardInline)}
+		binary.NativeEndian.PutUint64(h.data, c.number)
+		binary.NativeEndian.PutUint64(h.data[8:], c.offset)
+		there, err := b.visit(q, &h)
+		if there != c.there || (err != nil) != c.wrong {
+			t.Errorf("%s: there %v, %v", c.name, there, err)
+		}
+		b.leavePlaces()
+		require.Empty(t, q.vectors, c.name)
+		require.Zero(t, q.p.regions[number].users, c.name)
+	}
+}
+
+// TestPollSleeps has a rank wait that nobody comes to meet for some time: it sleeps, and is
+// woken by who comes.
+func TestPollSleeps(t *testing.T) {
+	b := newTable(t, []kolo.Rank{0}, []kolo.Rank{1})
+	for n := range 20 {
+		ended := make(chan error, 1)
+		go func() { ended <- b.round(0, n, 1000, 2, true) }() // ends with the round
+		d := b.drivers[0]
+		for start := time.Now(); d.nappers.Load() == 0 || d.bell.asleep.Load() == 0; runtime.Gosched() {
+			if time.Since(start) > 10*time.Second {
+				t.Fatal("the rank that waits does not sleep")
+			}
+		}
+		require.NoError(t, b.round(1, n, 1000, 2, true))
+		require.NoError(t, <-ended)
+	}
+	if b.drivers[0].bell.rung.Load() == 0 {
+		t.Error("nobody has rung")
 	}
 }
 

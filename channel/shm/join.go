@@ -217,7 +217,7 @@ func (p *peer) attend(sock *net.UnixConn) {
 			p.d.lookAtBoards()
 			return
 		}
-		if n.Board != 0 {
+		if n.Region != 0 {
 			p.d.lookAtBoards() // one may have waited for it
 		}
 	}

@@ -69,7 +69,11 @@ func (s *session) work(ctx context.Context, w *rank.World) error {
 		return err
 	}
 	words := (s.most(k.me, s.counts) + 7) / 8
-	k.memory = rank.Of(make([]uint64, words)).Memory.Host // aligned for every element type
+	memory, free, err := rank.AllocShared[uint64](w, int(words)) // aligned for every element type
+	if err != nil {
+		return err
+	}
+	k.memory = rank.Of(memory).Memory.Host
 	for {
 		for _, count := range s.counts {
 			for _, p := range s.Placements {
@@ -79,7 +83,7 @@ func (s *session) work(ctx context.Context, w *rank.World) error {
 			}
 		}
 		if !s.Repeat {
-			return nil
+			return free()
 		}
 	}
 }

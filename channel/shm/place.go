@@ -1,0 +1,101 @@
+//go:build linux && (amd64 || arm64)
+
+package shm
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"github.com/kolo-ccl/kolo"
+)
+
+// regionOf is the number of the arena that memory lies in and where in it; 0 if it is of
+// none. m is not empty.
+func (d *Driver) regionOf(m []byte) (number uint32, offset uint64) {
+	at := uint64(uintptr(unsafe.Pointer(&m[0])))
+	for _, a := range *d.arenas.Load() {
+		base := uint64(uintptr(unsafe.Pointer(&a.mem[0])))
+		if at >= base && at-base < uint64(len(a.mem)) {
+			return a.number, at - base
+		}
+	}
+	return 0, 0
+}
+
+// showPlaces writes to a head where this process's vectors are, if all are in memory of
+// Alloc, and says whether that is so.
+func (b *board) showPlaces(h *boardHead, vectors []kolo.Memory) bool {
+	clear(h.data)
+	if len(vectors)*boardPlace > len(h.data) {
+		return false
+	}
+	for i, m := range vectors {
+		number, offset := b.d.regionOf(m.Host)
+		if number == 0 {
+			clear(h.data)
+			return false
+		}
+		binary.NativeEndian.PutUint64(h.data[i*boardPlace:], uint64(number))
+		binary.NativeEndian.PutUint64(h.data[i*boardPlace+8:], offset)
+	}
+	return true
+}
+
+// visit finds the vectors of a process whose head has come. They are not there as long as
+// this process has not heard of the memory that they are in.
+func (b *board) visit(q *party, h *boardHead) (there bool, err error) {
+	data := [boardInline]byte(h.data) // what is judged may not change afterwards
+	if binary.NativeEndian.Uint64(data[:]) == 0 {
+		return true, nil
+	}
+	if q.locals*boardPlace > len(data) {
+		return false, fmt.Errorf("%w: %v shows the places of %d vectors", kolo.ErrLost, q.p, q.locals)
+	}
+	q.p.mu.Lock()
+	defer q.p.mu.Unlock()
+	size := uint64(b.round.Size)
+	for i := range q.locals {
+		number, offset := binary.NativeEndian.Uint64(data[i*boardPlace:]), binary.NativeEndian.Uint64(data[i*boardPlace+8:])
+		r := q.p.regions[uint32(number)]
+		switch {
+		case number>>32 != 0 || r != nil && (offset > uint64(len(r.mem)) || size > uint64(len(r.mem))-offset):
+			b.leave(q)
+			return false, fmt.Errorf("%w: %v shows %d bytes at %d of its memory %d", kolo.ErrLost, q.p, size, offset, number)
+		case r == nil && q.p.state == lost:
+			b.leave(q)
+			return false, q.p.lost
+		case r == nil:
+			b.leave(q)
+			return false, nil
+		}
+		r.users++
+		q.within = append(q.within, r)
+		q.vectors = append(q.vectors, r.mem[offset:][:size:size])
+	}
+	b.twice = true
+	return true, nil
+}
+
+// leave lets the memory go that the vectors of a process are in; its lock is held.
+func (b *board) leave(q *party) {
+	for _, r := range q.within {
+		if q.p.regions != nil {
+			q.p.leaveRegion(r)
+		}
+	}
+	clear(q.within)
+	clear(q.vectors)
+	q.within, q.vectors = q.within[:0], q.vectors[:0]
+}
+
+// leavePlaces lets go of all memory of the round that is the others'.
+func (b *board) leavePlaces() {
+	for i := range b.parties {
+		if q := &b.parties[i]; len(q.within) > 0 {
+			q.p.mu.Lock()
+			b.leave(q)
+			q.p.mu.Unlock()
+		}
+	}
+}
