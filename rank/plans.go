@@ -160,8 +160,8 @@ func (p *plans) choose(k class) (plan.Choice, error) {
 
 // boardFigures are those of the medium between processes: on 2 cores it does AllReduce of 8
 // bytes by 2 processes in 0.6 to 1 us. Memory is no measured rate: it lets the medium win at
-// every size, as it was measured to (16 MiB by 2, 4 and 8 processes: 4, 13 and 35 ms, and by
-// messages 13, 26 and 60 ms).
+// every size, as it was measured to (16 MiB by 4 and 8 processes: 13 and 35 ms, and by
+// messages 26 and 60 ms).
 var boardFigures = plan.Process{Call: 200 * time.Nanosecond, Rank: 200 * time.Nanosecond, Memory: 200e9}
 
 // useBoard lets the medium between processes do what it can.

@@ -58,6 +58,8 @@ type board struct {
 	twice               bool   // in two steps
 	shares              bool   // that was so before the heads came
 	inPlace             bool   // the others read this process's vectors where they are
+	withdrew            *party // has given up the round while its vectors were read
+	fence               atomic.Uint32
 	dsts, srcs          [][]byte
 }
 
@@ -223,6 +225,7 @@ func (b *board) Post(t channel.Turn, r *channel.Round) {
 		return
 	}
 	b.round = r
+	b.withdrew = nil
 	b.number++
 	b.losses = 0 // those of before count as well
 	b.heads = 0
@@ -278,7 +281,9 @@ func (b *board) advance(t channel.Turn) (found bool) {
 	if found, err = b.gather(); err == nil && b.ready {
 		var more bool
 		if more, err = b.meet(); err == nil && b.heads == len(b.parties) {
-			more, ended = b.move()
+			if more, ended = b.move(); b.withdrew != nil {
+				err = fmt.Errorf("%w: %v has given up the call", kolo.ErrLost, b.withdrew.p)
+			}
 		}
 		found = found || more
 	}
@@ -288,7 +293,7 @@ func (b *board) advance(t channel.Turn) (found bool) {
 	if err != nil || ended {
 		b.round = nil
 		b.open.Store(false)
-		b.leavePlaces()
+		b.leavePlaces(err)
 		if b.mine.area.ended.Store(b.number); err != nil {
 			b.broken = err
 		}
@@ -392,7 +397,7 @@ func (b *board) move() (found, ended bool) {
 		return true, true
 	}
 	end := b.first + b.blocks
-	for more := true; more; found = found || more {
+	for more := true; more && b.withdrew == nil; found = found || more {
 		more = b.write()
 		if b.folded < b.wrote && b.others(func(a *boardArea) *atomic.Uint64 { return a.wrote }, b.folded) {
 			b.fold()
@@ -483,6 +488,9 @@ func (b *board) fold() {
 	if from < to {
 		r.Op.Spread(b.dsts, b.srcs)
 	}
+	if b.withdrew = b.gaveUp(); b.withdrew != nil {
+		return
+	}
 	b.folded++
 	if b.twice {
 		b.mine.area.folded.Store(b.folded)
@@ -536,7 +544,7 @@ func (b *board) Cancel(t channel.Turn, cause error) {
 	r := b.round
 	b.round = nil
 	b.open.Store(false)
-	b.leavePlaces()
+	b.leavePlaces(cause)
 	if b.broken == nil {
 		b.broken = cause
 	}

@@ -289,10 +289,52 @@ func TestBoardWithForeignPlaces(t *testing.T) {
 		if there != c.there || (err != nil) != c.wrong {
 			t.Errorf("%s: there %v, %v", c.name, there, err)
 		}
-		b.leavePlaces()
+		b.leavePlaces(nil)
 		require.Empty(t, q.vectors, c.name)
 		require.Zero(t, q.p.regions[number].users, c.name)
 	}
+}
+
+// TestBoardTakesVectorsBack cancels a round whose vectors others may read in place: who
+// folds them afterwards hears of it and has no result.
+func TestBoardTakesVectorsBack(t *testing.T) {
+	const size = 4 * placesFrom
+	b := newTable(t, []kolo.Rank{0}, []kolo.Rank{1})
+	require.NoError(t, b.share(1, size))
+	post := func(i int) func() error {
+		m, err := b.memory(i, i, size)
+		require.NoError(t, err)
+		return b.post(i, &channel.Round{Op: kernel.OpOf(kolo.Uint64, kolo.Sum, 2), Size: size, Digest: 5,
+			Src: []kolo.Memory{kolo.HostMemory(m)}, Dst: []kolo.Memory{kolo.HostMemory(m)}})
+	}
+	var wg sync.WaitGroup
+	for i := range b.boards { // they know each other's memory then
+		wait := post(i)
+		wg.Go(func() {
+			if err := wait(); err != nil {
+				t.Errorf("process %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	wait := post(1)
+	other := b.boards[0].(*board)
+	other.mu.Lock() // so that it stops when it has met the head
+	q := &other.parties[0]
+	other.number++
+	other.round = &channel.Round{Size: size}
+	there, err := other.visit(q, &q.area.heads[other.number%2])
+	require.NoError(t, err)
+	require.True(t, there)
+	require.Nil(t, other.gaveUp())
+	b.boards[1].Cancel(nil, kolo.ErrCanceled)
+	require.ErrorIs(t, wait(), kolo.ErrCanceled)
+	if other.gaveUp() != q {
+		t.Error("nobody says that the vectors were taken back")
+	}
+	other.leavePlaces(nil)
+	other.round = nil
+	other.mu.Unlock()
 }
 
 // TestPollSleeps has a rank wait that nobody comes to meet for some time: it sleeps, and is

@@ -89,8 +89,25 @@ func (b *board) leave(q *party) {
 	q.within, q.vectors = q.within[:0], q.vectors[:0]
 }
 
-// leavePlaces lets go of all memory of the round that is the others'.
-func (b *board) leavePlaces() {
+// gaveUp is a process that has taken its vectors back, or nil. It is asked when they have
+// been read, and before that is told.
+func (b *board) gaveUp() *party {
+	b.fence.Add(1) // what was read was read before
+	for i := range b.parties {
+		if q := &b.parties[i]; len(q.vectors) > 0 && q.area.heads[b.number%2].number.Load() != b.number {
+			return q
+		}
+	}
+	return nil
+}
+
+// leavePlaces lets go of all memory of the round that is the others', and when the round
+// has failed takes this process's own back: its ranks may write to it from here on.
+func (b *board) leavePlaces(err error) {
+	if err != nil && b.inPlace {
+		b.mine.area.heads[b.number%2].number.Store(0)
+	}
+	b.inPlace = false
 	for i := range b.parties {
 		if q := &b.parties[i]; len(q.within) > 0 {
 			q.p.mu.Lock()
