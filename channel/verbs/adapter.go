@@ -31,7 +31,7 @@ const (
 )
 
 // New makes the driver of one process over an RDMA adapter. The name "verbs" opens it
-// with an empty Config.
+// with what ConfigFromEnv makes of channel.Config.Getenv, or an empty Config.
 func New(c channel.Config, cfg Config) (*roce.Driver, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

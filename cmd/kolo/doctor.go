@@ -57,7 +57,7 @@ func (a *app) doctor(ctx context.Context, f *topoFlags, expect string) error {
 	return a.measure(ctx, f, func(m *measured) error {
 		var b strings.Builder
 		a.host(&b, m)
-		drivers(&b)
+		drivers(&b, a.getenv)
 		b.WriteString("\nNPUs\n")
 		b.WriteString(indent(ascend.Inspect(ctx, ascend.Config{Getenv: a.getenv}).String()))
 		b.WriteString("\nRDMA adapters\n")
@@ -123,13 +123,13 @@ var needs = []struct{ name, what string }{
 }
 
 // drivers says which are linked in and work here.
-func drivers(b *strings.Builder) {
+func drivers(b *strings.Builder, getenv func(string) string) {
 	b.WriteString("\ndrivers, best first\n")
 	engine := hccs.NewEngine(0)
 	defer engine.Close()
 	for _, n := range needs {
 		state := "ready"
-		if d, err := channel.Open(n.name, channel.Config{Job: "doctor", Engine: engine}); err != nil {
+		if d, err := channel.Open(n.name, channel.Config{Job: "doctor", Engine: engine, Getenv: getenv}); err != nil {
 			state = "missing: " + firstLine(err.Error())
 		} else if err := d.Close(); err != nil {
 			state = "cannot be closed: " + err.Error()
