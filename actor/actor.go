@@ -200,8 +200,13 @@ func (c *cell) Receive(ctx proto.Context) {
 // owner does.
 func (c *cell) exit() {
 	var err error
+	over := false
 	defer func() {
-		if v := recover(); v != nil {
+		v := recover()
+		if v == nil && !over {
+			v = errGoexit
+		}
+		if v != nil {
 			err = &PanicError{Actor: c.props.Name + ", in OnExit", Value: v, Stack: debug.Stack()}
 		}
 		c.shard.sys.gone(c, err)
@@ -209,6 +214,7 @@ func (c *cell) exit() {
 	if c.props.OnExit != nil {
 		c.props.OnExit(c.err)
 	}
+	over = true
 }
 
 // run handles one item of the shard's queue.

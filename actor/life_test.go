@@ -2,6 +2,7 @@ package actor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -320,4 +321,76 @@ func TestFailureDropsOnlyTheActorsOwnMessages(t *testing.T) {
 	require.Equal(t, 1, exits)
 	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, seen)
 	require.Zero(t, bad.Waiting())
+}
+
+// A handler that ends its goroutine, as a test that fails in it does, ends its actor;
+// all others go on, whichever goroutine it was.
+func TestGoexitInAHandlerEndsItsActorOnly(t *testing.T) {
+	for _, by := range []string{"a Tell", "the worker", "OnExit"} {
+		t.Run(by, func(t *testing.T) {
+			budget := 0
+			if by == "the worker" {
+				budget = 1
+			}
+			s := NewSystem(Config{Budget: budget})
+			sh, other := s.NewShard("a"), s.NewShard("b")
+			got, ended := make(chan int, 10), make(chan error, 1)
+			good := spawn(t, sh, func(*message) error { got <- 1; return nil }, nil)
+			far := spawn(t, other, func(*message) error { got <- 2; return nil }, nil)
+			bad := spawn(t, sh, func(*message) error {
+				require.NoError(t, far.From(sh).Tell(&message{}))
+				if by == "OnExit" {
+					return errors.New("end")
+				}
+				runtime.Goexit()
+				return nil
+			}, func(err error) {
+				ended <- err
+				if by == "OnExit" {
+					runtime.Goexit()
+				}
+			})
+			first := spawn(t, sh, func(*message) error {
+				return errors.Join(bad.From(sh).Tell(&message{}), good.From(sh).Tell(&message{}))
+			}, nil)
+			var wg sync.WaitGroup
+			wg.Go(func() { _ = first.Tell(&message{}) }) // ends with the handler
+			wg.Wait()
+			within(t, "what comes behind", func() { require.Equal(t, 3, <-got+<-got) })
+			if err := <-ended; by != "OnExit" {
+				require.ErrorIs(t, err, kolo.ErrPanic)
+				require.ErrorContains(t, err, "Goexit")
+			}
+			require.ErrorIs(t, bad.Tell(&message{}), kolo.ErrClosed)
+			require.NoError(t, good.Tell(&message{}))
+			within(t, "a message after it", func() { require.Equal(t, 1, <-got) })
+			if err := s.Close(soon(t)); by == "OnExit" {
+				require.ErrorContains(t, err, "Goexit")
+			} else {
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
+// A system that is made when another has ended costs no registry.
+func TestSystemsAreCheapAfterTheFirst(t *testing.T) {
+	least := 1e9 // the pool forgets when the collector runs, and under the race detector at random
+	for range 20 {
+		least = min(least, testing.AllocsPerRun(1, func() {
+			s := NewSystem(Config{})
+			spawn(t, s.NewShard("a"), func(*message) error { return nil }, nil)
+			require.NoError(t, s.Close(context.Background()))
+		}))
+	}
+	require.Less(t, least, 1000.0)
+}
+
+func BenchmarkSystem(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := NewSystem(Config{}).Close(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -1,6 +1,9 @@
 package actor
 
-import "sync"
+import (
+	"errors"
+	"sync"
+)
 
 // Shard is a queue of messages for a set of actors that never run at the same
 // time. Its queue is drained by one goroutine at a time: that of a Tell which found
@@ -19,6 +22,9 @@ type Shard struct {
 	at    int      // next item of batch
 	ready []*Shard // made runnable by handlers of this shard
 }
+
+// errGoexit is the panic value of a handler that has ended its goroutine.
+var errGoexit = errors.New("runtime.Goexit was called; a handler must return")
 
 type item struct {
 	c *cell
@@ -86,16 +92,24 @@ func (s *Shard) busy() bool {
 }
 
 // carry runs shard first and every shard that becomes runnable on the way, until
-// none is left or the budget is spent; what is left then goes to the worker.
+// none is left or the budget is spent; what is left then goes to the worker. So it does if a
+// handler ends the goroutine.
 func carry(first *Shard, budget int) {
 	var space [32]*Shard
 	todo, head := append(space[:0], first), 0
+	var s *Shard // the one that runs
+	defer func() {
+		if s != nil {
+			first.sys.worker.take(append(todo[head:], s))
+		}
+	}()
 	for head < len(todo) {
 		if budget <= 0 {
+			s = nil
 			first.sys.worker.take(todo[head:])
 			return
 		}
-		s := todo[head]
+		s = todo[head]
 		if head++; head == len(todo) {
 			todo, head = todo[:0], 0
 		}
@@ -116,6 +130,7 @@ func carry(first *Shard, budget int) {
 			more = s.next()
 		}
 	}
+	s = nil
 }
 
 // next makes sure that there is a message to handle, or gives the shard up. After
@@ -139,7 +154,8 @@ func (s *Shard) next() bool {
 }
 
 // handle runs messages of the batch. A panic ends the actor it happened in, and
-// the next call goes on behind the message.
+// the next call goes on behind the message. A runtime.Goexit, as of a test that fails in a
+// handler, does so too, and then ends the goroutine.
 func (s *Shard) handle(budget int) (left int) {
 	left = budget
 	var c *cell
@@ -147,6 +163,8 @@ func (s *Shard) handle(budget int) (left int) {
 		if c != nil {
 			if v := recover(); v != nil {
 				c.failed(v)
+			} else if !c.dead.Load() {
+				c.failed(errGoexit)
 			}
 		}
 	}()

@@ -25,11 +25,20 @@ func (w *worker) take(list []*Shard) {
 }
 
 func (w *worker) loop() {
-	defer close(w.ended)
+	over := false
+	defer func() {
+		if over {
+			close(w.ended)
+			return
+		}
+		// a handler has ended this one; ended by Close
+		go w.loop()
+	}()
 	for {
 		w.mu.Lock()
 		for len(w.todo) == 0 {
 			if w.done {
+				over = true
 				w.mu.Unlock()
 				return
 			}
