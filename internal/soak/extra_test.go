@@ -63,7 +63,7 @@ func (p *player) transfers(g *rank.Group, st step, rng *rand.Rand) (err error) {
 		return b
 	}
 	var list []rank.TransferDesc
-	want := slices.Clone(mine)
+	want := image(me) // a peer may be putting already
 	wantFar := image(to)
 	for i, x := range pieces {
 		list = append(list, rank.TransferDesc{Local: kolo.HostMemory(data(me, i)), Region: region.Key, Offset: int64(x.at)})

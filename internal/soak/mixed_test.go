@@ -164,13 +164,12 @@ func (p plug) Tell(to int, message []byte) error {
 }
 
 // openMixed opens a world of processes on two hosts.
-func openMixed(c rank.Config, sizes []int) (*opened, error) {
-	m := &meeting{left: len(sizes), all: make(chan struct{}), told: map[int][numMixed][]byte{}}
+func openMixed(c rank.Config, w *worldSpec) (*opened, error) {
+	sizes := w.sizes
+	m := &meeting{left: len(sizes), all: make(chan struct{}), told: map[int][numMixed][]byte{}, ranks: w.of}
 	var hosts []int
-	for i, n := range sizes {
-		for range n {
-			m.ranks, hosts = append(m.ranks, i), append(hosts, mixedHost(i))
-		}
+	for _, process := range w.of {
+		hosts = append(hosts, mixedHost(process))
 	}
 	topology, err := plan.Places(m.ranks, hosts)
 	if err != nil {

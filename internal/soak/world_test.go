@@ -27,6 +27,7 @@ import (
 type worldSpec struct {
 	kind      string // a row of worldKinds
 	sizes     []int  // ranks of each process
+	of        []int  // the process of each rank, which need not be neighbours
 	servers   []int  // of one process: ranks of each server, if not all are in one
 	algorithm string
 	medium    bool
@@ -62,6 +63,12 @@ func randomWorld(rng *rand.Rand, kind string) worldSpec {
 		w.sizes = [][]int{{1, 1}, {1, 1}, {1, 1, 1}, {2, 1}, {2, 2}, {2, 1, 1}, {1, 1, 1, 1}, {3, 2}, {2, 3, 1}}[rng.IntN(9)]
 	} else {
 		w.sizes = []int{1 + rng.IntN(7)}
+	}
+	for i, k := range w.sizes {
+		w.of = append(w.of, slices.Repeat([]int{i}, k)...)
+	}
+	if rng.IntN(2) == 0 {
+		rng.Shuffle(len(w.of), func(i, k int) { w.of[i], w.of[k] = w.of[k], w.of[i] })
 	}
 	w.medium = rng.IntN(2) == 0
 	w.choice = plan.Way(rng.IntN(3))
@@ -110,8 +117,8 @@ func (w *worldSpec) devices() bool { return w.kind == "sim" }
 func (w *worldSpec) refuses() bool { return w.algorithm != "" }
 
 func (w *worldSpec) String() string {
-	return fmt.Sprintf("world %s: ranks %v in servers %v, algorithm %q, medium %v, %v, check %v, diagnose %v, reproducible %v, workers %d, warn %v, %q",
-		w.kind, w.sizes, w.servers, w.algorithm, w.medium, w.choice, w.check, w.diagnose, w.repeats, w.workers, w.warn, w.delays)
+	return fmt.Sprintf("world %s: ranks %v as %v in servers %v, algorithm %q, medium %v, %v, check %v, diagnose %v, reproducible %v, workers %d, warn %v, %q",
+		w.kind, w.sizes, w.of, w.servers, w.algorithm, w.medium, w.choice, w.check, w.diagnose, w.repeats, w.workers, w.warn, w.delays)
 }
 
 // randomCount is a number of elements of a vector. Large ones are rare.
@@ -185,10 +192,10 @@ func (w *worldSpec) open(ctx context.Context, seed uint64) (*opened, error) {
 	case "faulty":
 		c.Wrap = func(d channel.Driver) (channel.Driver, error) { return faulty.New(d, w.delays, seed) }
 	case "+mixed":
-		return openMixed(c, w.sizes)
+		return openMixed(c, w)
 	default:
 		if w.several() {
-			return o, o.join(ctx, c, w.sizes, w.kind[1:])
+			return o, o.join(ctx, c, w)
 		}
 		c.Driver = w.kind
 	}
@@ -200,23 +207,23 @@ func (w *worldSpec) open(ctx context.Context, seed uint64) (*opened, error) {
 }
 
 // join opens the processes of a world inside this one of the operating system.
-func (o *opened) join(ctx context.Context, c rank.Config, sizes []int, transport string) error {
+func (o *opened) join(ctx context.Context, c rank.Config, w *worldSpec) error {
 	at, err := cluster.Serve("127.0.0.1:0", nil)
 	if err != nil {
 		return err
 	}
-	o.worlds = make([]*rank.World, (&worldSpec{sizes: sizes}).ranks())
-	errs := make([]error, len(sizes))
+	o.worlds = make([]*rank.World, w.ranks())
+	errs := make([]error, len(w.sizes))
 	var wg sync.WaitGroup
-	first := 0
-	for i, n := range sizes {
+	for i := range w.sizes {
 		var mine []kolo.Rank
-		for r := range n {
-			mine = append(mine, kolo.Rank(first+r))
+		for r, process := range w.of {
+			if process == i {
+				mine = append(mine, kolo.Rank(r))
+			}
 		}
-		first += n
 		wg.Go(func() { // ends with the join
-			p, err := cluster.Open(ctx, cluster.Config{Rendezvous: at.Address(), Size: len(o.worlds), Ranks: mine, Transport: transport,
+			p, err := cluster.Open(ctx, cluster.Config{Rendezvous: at.Address(), Size: len(o.worlds), Ranks: mine, Transport: w.kind[1:],
 				Timeout: 30 * time.Second, Silence: time.Minute, Rank: c, Getenv: func(string) string { return "" }})
 			if errs[i] = err; err != nil {
 				return
