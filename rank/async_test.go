@@ -180,27 +180,41 @@ func TestManyOutstandingCallsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// A rank may be ahead of the others by a named number of calls.
-func TestRankThatIsTooFarAheadFailsTheGroup(t *testing.T) {
+// A call that is too many ahead of the others is refused, and the group goes on: when
+// calls have ended it can be made again.
+func TestCallThatIsTooFarAheadIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		errs := each(t, Config{}, 2, func(ctx context.Context, w *World) error {
+			g := w.Group()
+			one := make([]int32, 1)
 			if w.Rank() == 1 {
 				time.Sleep(time.Second)
-				err := Barrier(ctx, w.Group())
-				want(t, err, 1, []error{kolo.ErrLimit}, "rank 0 is 4096 calls ahead")
+				for range maxAhead + 2 {
+					one[0]++
+					require.NoError(t, AllReduce(ctx, g, one, kolo.Max))
+				}
 				return nil
 			}
-			works := make([]Work, maxAhead+1)
+			bufs, works := make([]int32, maxAhead), make([]Work, maxAhead)
 			for i := range works {
-				works[i] = DoAsync(w.Group(), Request{Collective: kolo.Barrier})
-				if i == maxAhead-1 {
-					require.NoError(t, w.Group().Err())
-				}
+				bufs[i] = int32(i)
+				works[i] = AllReduceAsync(g, bufs[i:i+1], kolo.Max)
+				require.NoError(t, works[i].Refused())
 			}
-			for _, work := range works {
-				want(t, work.Wait(ctx), 0, []error{kolo.ErrLimit}, "4096 calls ahead")
+			for range 3 {
+				work := AllReduceAsync(g, one, kolo.Max)
+				require.ErrorIs(t, work.Refused(), kolo.ErrLimit)
+				want(t, work.Wait(ctx), 0, []error{kolo.ErrLimit}, "4096 calls of this rank have not ended")
 			}
-			return nil
+			require.NoError(t, g.Err())
+			require.Equal(t, uint64(maxAhead), g.Calls())
+			require.NoError(t, AllReduce(ctx, g, one, kolo.Max), "which waits anyway")
+			for i, work := range works {
+				require.NoError(t, work.Wait(ctx))
+				require.Equal(t, int32(i)+1, bufs[i])
+			}
+			require.Equal(t, int32(maxAhead+1), one[0])
+			return AllReduceAsync(g, one, kolo.Max).Wait(ctx)
 		})
 		require.NoError(t, errors.Join(errs...))
 	})

@@ -16,7 +16,7 @@ const (
 	DefaultTimeout      = 5 * time.Minute
 	DefaultCloseTimeout = 10 * time.Second
 	maxRanks            = 1 << 20 // ranks of one process
-	maxAhead            = 4096    // calls of a group that a rank may be ahead of the others
+	maxAhead            = 4096    // calls of a group that a rank has made and that have not ended
 )
 
 // Config says how a World runs. The zero value works.

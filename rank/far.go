@@ -390,7 +390,7 @@ func (f *far) entries(seq uint64) []entry {
 // hear takes note of what another process's ranks have called.
 func (f *far) hear(from int, m *callsLetter) {
 	h := f.h
-	if h.failed != nil || m.seq+recentCalls < h.base || m.seq >= h.base+maxAhead || !slices.Contains(f.procs, from) {
+	if h.failed != nil || m.seq+recentCalls < h.base || m.seq >= h.base+2*maxAhead || !slices.Contains(f.procs, from) {
 		return
 	}
 	for _, n := range m.entries {

@@ -294,6 +294,15 @@ func newTicket(g *Group) *ticket {
 	return t
 }
 
+// room refuses an asynchronous call if so many of this rank are pending that no more are
+// taken. It has no number then, and the group goes on. A blocking call waits for those anyway.
+func (g *Group) room(r *Request) error {
+	if g.flying.Load() < maxAhead || isMessage(r.Collective) || g.Calls()-g.hub.passed.Load() < maxAhead {
+		return nil
+	}
+	return fmt.Errorf("%w: %d calls of this rank have not ended; wait for some of them, or for the ranks that are behind", kolo.ErrLimit, maxAhead)
+}
+
 // landed notes that a call is no longer in flight.
 func (g *Group) landed() {
 	if g.flying.Add(-1) == 0 && g.draining.Load() {

@@ -41,6 +41,7 @@ type hub struct {
 	places  [arrivalsAhead]arrivals // where the calls of base and the next come, by call number
 	rounds  []*round                // pending, by call number from base on
 	base    uint64
+	passed  atomic.Uint64 // base, of every passedEach-th
 	spare   []*round
 	running bool // rounds[0] is being done
 	job     channel.Job
@@ -64,6 +65,9 @@ type hub struct {
 	gone     []atomic.Pointer[kolo.Error] // of ranks that have left: how
 	lastOf   kolo.Call                    // the call of the latest round that ended
 }
+
+// passedEach is after how many calls the ranks are told how many have ended.
+const passedEach = 64
 
 type hubKey struct {
 	name string
@@ -399,10 +403,11 @@ func (h *hub) arrive(t *ticket) {
 	h.advance()
 }
 
-// tooFarAhead fails the group for a call that is too many ahead.
+// tooFarAhead fails the group for a call that is too many ahead, though calls are refused
+// before they have a number where one rank has made too many: so many goroutines at once.
 func (h *hub) tooFarAhead(t *ticket) bool {
 	i := int(t.seq - h.base)
-	if i < maxAhead {
+	if i < 2*maxAhead {
 		return false
 	}
 	me := t.group.rank
@@ -549,7 +554,9 @@ func (h *hub) pop(err error) {
 	n := copy(h.rounds, h.rounds[1:])
 	h.rounds[n] = nil
 	h.rounds = h.rounds[:n]
-	h.base++
+	if h.base++; h.base%passedEach == 0 {
+		h.passed.Store(h.base)
+	}
 	h.lastOf = rd.tickets[h.mine[0]].call
 	if h.far != nil {
 		h.far.roundEnded(rd)

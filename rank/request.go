@@ -47,7 +47,8 @@ type Request struct {
 func Do(ctx context.Context, g *Group, r Request) error { return do(ctx, g, &r) }
 
 // DoAsync makes the call and returns at once. A call that is refused gives a Work
-// that has ended with the error.
+// that has ended with the error: kolo.ErrLimit if 4096 calls of this rank have not ended, which
+// are then to be waited for before the call is made again.
 func DoAsync(g *Group, r Request) Work { return doAsync(g, &r) }
 
 func do(ctx context.Context, g *Group, r *Request) error {
@@ -114,6 +115,10 @@ func (g *Group) issue(r *Request, async bool) (*ticket, error) {
 		t.large = t.size() > lendFrom
 	}
 	if async {
+		if err := g.room(r); err != nil {
+			g.putBack(t)
+			return nil, g.refusal(r, err)
+		}
 		t.async = true
 		g.async.Add(1)
 	}

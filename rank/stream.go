@@ -72,6 +72,9 @@ func DoOn(g *Group, r Request, b Between) Work {
 	t.known = known{}
 	if err = t.fill(g, &r); err == nil {
 		t.large = t.size() > lendFrom
+		err = g.room(&r)
+	}
+	if err == nil {
 		err = s.prepare(g, &b)
 	}
 	if err != nil {
