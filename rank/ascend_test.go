@@ -48,27 +48,16 @@ func openNPUs(t *testing.T, n int) *npus {
 	lib := standin.Open(t)
 	v, err := ascend.New(ascend.Config{Library: lib.Path, DCMI: "none"})
 	require.NoError(t, err)
-	a := openDevices(t, n, v, rank.Config{})
+	a := openDevices(t, n, v, by(""))
 	a.lib = lib
 	return a
 }
 
 // openDevices opens n ranks of a driver's devices.
-func openDevices(t *testing.T, n int, v npuDriver, c rank.Config) *npus {
+func openDevices(t *testing.T, n int, v npuDriver, config func([]npu.Device) rank.Config) *npus {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	a := &npus{T: t, v: v, ctx: ctx}
-	c.Timeout, c.Topology = 20*time.Second, plan.OneProcess(n)
-	wrap := c.Engine
-	c.Engine = func(host channel.Engine) channel.Engine {
-		if wrap != nil {
-			return wrap(v.Engine(host))
-		}
-		return v.Engine(host)
-	}
-	var err error
-	a.worlds, err = rank.Open(n, c)
-	require.NoError(t, err)
 	t.Cleanup(func() {
 		defer cancel()
 		for _, w := range a.worlds {
@@ -87,6 +76,12 @@ func openDevices(t *testing.T, n int, v npuDriver, c rank.Config) *npus {
 		require.NoError(t, err)
 		a.devices, a.streams = append(a.devices, d), append(a.streams, s)
 	}
+	c := config(a.devices)
+	c.Timeout, c.Topology = 20*time.Second, plan.OneProcess(n)
+	c.Engine = func(host channel.Engine) channel.Engine { return v.Engine(host) }
+	var err error
+	a.worlds, err = rank.Open(n, c)
+	require.NoError(t, err)
 	return a
 }
 

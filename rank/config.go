@@ -58,7 +58,9 @@ type Config struct {
 	// Diagnose asks for notes and checks that cost time. 0: none.
 	Diagnose Diagnosis
 	// Warn is how long a call may take, like Timeout, until Warned is told, once for each
-	// call and in a turn of the runtime: it must not block. 0 or Warned nil: never.
+	// call and in a turn of the runtime: it must not block. 0 or Warned nil: never. Whatever
+	// Warn is, Warned is told of each pair of Devices whose data is staged through the host,
+	// since there is no better way; Group is empty then, and Text says what to check.
 	Warn   time.Duration
 	Warned func(Warning)
 	// Topology says where the ranks are and what lies between them. nil: all in one
@@ -67,7 +69,8 @@ type Config struct {
 	// Devices are what the ranks of this process work on, in the order of the ranks. A
 	// device that is lost fails every group of its rank at once with npu.ErrLost and the
 	// cause, also where no call is in flight; what is not npu.Watched is found out by use.
-	// They stay their maker's to close, after the Worlds. nil: none.
+	// Between two that have no way to each other (no peer access, no port) data is staged
+	// through the host. They stay their maker's to close, after the Worlds. nil: none.
 	Devices []npu.Device
 	// Workers is the number of goroutines that move and reduce large buffers, besides
 	// the ranks that wait. 0 means GOMAXPROCS.

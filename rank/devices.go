@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel/pcie"
 	"github.com/kolo-ccl/kolo/npu"
 	"github.com/kolo-ccl/kolo/plan"
 )
@@ -82,6 +83,44 @@ func deviceEdge(from, to npu.Device) kolo.Edge {
 		e.Bandwidth = known.Bandwidth
 	}
 	return e
+}
+
+// stageApart puts the last resort around the engine where two of the devices have no way
+// to each other: what goes between those is staged through the host, and Config.Warned
+// hears of each such pair when it is first used. Where there is a better way it is taken.
+func (p *process) stageApart() error {
+	devices := map[kolo.Space]npu.Device{}
+	for _, d := range p.cfg.Devices {
+		devices[d.Info().Space] = d
+	}
+	reaches := func(a, b kolo.Space) bool {
+		from, to := devices[a], devices[b]
+		if from == nil || to == nil {
+			return true // not the ranks': the engine says what it cannot do
+		}
+		_, ok := from.Edge(b)
+		return ok
+	}
+	apart := false
+	for a := range devices {
+		for b := range devices {
+			apart = apart || !reaches(a, b)
+		}
+	}
+	if !apart {
+		return nil
+	}
+	e, err := pcie.NewEngine(p.engine, pcie.Config{Peer: reaches, Warned: func(text string) {
+		if p.cfg.Warned != nil {
+			p.cfg.Warned(Warning{Text: text})
+		}
+	}})
+	if err != nil {
+		p.closeEngine()
+		return err
+	}
+	p.beneath, p.engine = p.engine, e
+	return nil
 }
 
 // losses are the devices of a process that were lost, by the rank that works on them.

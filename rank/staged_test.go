@@ -4,12 +4,11 @@ package rank_test
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 
 	"github.com/kolo-ccl/kolo"
-	"github.com/kolo-ccl/kolo/channel"
-	"github.com/kolo-ccl/kolo/channel/pcie"
 	_ "github.com/kolo-ccl/kolo/channel/roce"
 	_ "github.com/kolo-ccl/kolo/channel/tcp"
 	"github.com/kolo-ccl/kolo/npu"
@@ -25,11 +24,13 @@ import (
 // stand-in of AscendCL and over simulated devices without a link to each other, as on two
 // servers.
 func TestCollectivesOfDevicesOverTheNetwork(t *testing.T) {
-	for _, by := range []string{"roce", "tcp"} {
-		t.Run("sim over "+by, func(t *testing.T) {
+	for _, driver := range []string{"roce", "tcp"} {
+		t.Run("sim over "+driver, func(t *testing.T) {
 			c, err := sim.New(sim.Config{Devices: 4, Fast: true, NoPeer: true})
 			require.NoError(t, err)
-			a := openDevices(t, 4, c, rank.Config{Driver: by, Engine: staged})
+			a := openDevices(t, 4, c, func(devices []npu.Device) rank.Config {
+				return rank.Config{Driver: driver, Devices: devices} // the medium of the group goes by the host
+			})
 			a.everyCollective(1003)
 		})
 	}
@@ -37,31 +38,46 @@ func TestCollectivesOfDevicesOverTheNetwork(t *testing.T) {
 		lib := standin.Open(t)
 		v, err := ascend.New(ascend.Config{Library: lib.Path, DCMI: "none"})
 		require.NoError(t, err)
-		a := openDevices(t, 3, v, rank.Config{Driver: "roce"})
+		a := openDevices(t, 3, v, by("roce"))
 		a.lib = lib
 		a.everyCollective(1003)
 	})
 }
 
-// staged puts the engine of pcie around one whose devices have no way to each other: it is
-// for the group medium, which is there also with a driver that is not.
-func staged(inner channel.Engine) channel.Engine {
-	e, err := pcie.NewEngine(inner, pcie.Config{Peer: func(_, _ kolo.Space) bool { return false }})
-	if err != nil {
-		panic(err)
+// by is a configuration with a driver, which knows the devices or does not.
+func by(driver string) func([]npu.Device) rank.Config {
+	return func([]npu.Device) rank.Config { return rank.Config{Driver: driver} }
+}
+
+// Where the devices of a process have no way to each other, the last resort is taken by
+// itself, for every collective by every algorithm, and each pair is told of once; where
+// they have one, nothing is said.
+func TestDevicesWithoutAWayToEachOther(t *testing.T) {
+	for _, apart := range []bool{true, false} {
+		c, err := sim.New(sim.Config{Devices: 4, Fast: true, NoPeer: apart})
+		require.NoError(t, err)
+		var mu sync.Mutex
+		var warnings []string
+		a := openDevices(t, 4, c, func(devices []npu.Device) rank.Config {
+			return rank.Config{Devices: devices, Warned: func(w rank.Warning) {
+				mu.Lock()
+				defer mu.Unlock()
+				warnings = append(warnings, w.Text)
+			}}
+		})
+		a.everyCollective(1003)
+		mu.Lock()
+		defer mu.Unlock()
+		if !apart {
+			require.Empty(t, warnings)
+			continue
+		}
+		require.Len(t, warnings, 6, "one for each pair of four devices")
+		slices.Sort(warnings)
+		require.Len(t, slices.Compact(warnings), 6)
+		require.Contains(t, warnings[0], "have no peer access")
+		require.Contains(t, warnings[0], "npu-smi info -t topo")
 	}
-	return &outer{e, inner}
-}
-
-// outer closes both engines.
-type outer struct {
-	*pcie.Engine
-	inner channel.Engine
-}
-
-func (o *outer) Close() {
-	o.Engine.Close()
-	o.inner.Close()
 }
 
 // A simulated device that is lost fails its group on every rank, with the cause, and the
@@ -70,7 +86,7 @@ func TestLostDeviceOverTheNetwork(t *testing.T) {
 	const n, count = 4, 50_000
 	c, err := sim.New(sim.Config{Devices: n, Fast: true})
 	require.NoError(t, err)
-	a := openDevices(t, n, c, rank.Config{Driver: "roce"})
+	a := openDevices(t, n, c, by("roce"))
 	groups, others := make([]*rank.Group, n), make([]*rank.Group, 2)
 	for r, w := range a.worlds {
 		groups[r], err = w.NewGroup(rank.GroupConfig{Name: "all", Ranks: []kolo.Rank{0, 1, 2, 3}, Algorithm: "ring"})

@@ -41,13 +41,15 @@ type process struct {
 	sys    *actor.System
 	host   channel.Engine // of host memory
 	engine channel.Engine // of all memory: host, or what Config.Engine has made around it
-	driver channel.Driver
-	poller channel.Poller            // the driver, where ranks that wait may poll it
-	staged func(a, b kolo.Rank) bool // between whom the driver takes host memory only
-	actors []*rankActor
-	now    func() time.Time
-	began  time.Time
-	probe  func() plan.Probe // measured at the first use; nil: the topology has its figures
+	// beneath is what Config.Engine has made, where engine is the last resort around it.
+	beneath channel.Engine
+	driver  channel.Driver
+	poller  channel.Poller            // the driver, where ranks that wait may poll it
+	staged  func(a, b kolo.Rank) bool // between whom the driver takes host memory only
+	actors  []*rankActor
+	now     func() time.Time
+	began   time.Time
+	probe   func() plan.Probe // measured at the first use; nil: the topology has its figures
 
 	mu     sync.Mutex
 	hubs   map[hubKey][]*hub // by key; those under one have no rank in common
@@ -174,11 +176,14 @@ func (p *process) openEngine() error {
 		p.host.Close()
 		return fmt.Errorf("%w: Config.Engine has made no engine", kolo.ErrArgument)
 	}
-	return nil
+	return p.stageApart()
 }
 
 func (p *process) closeEngine() {
 	p.engine.Close()
+	if p.beneath != nil {
+		p.beneath.Close()
+	}
 	if p.engine != p.host {
 		p.host.Close()
 	}

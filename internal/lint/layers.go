@@ -167,6 +167,7 @@ var layers = []*layer{
 		{"plan/msccl", "a directory of plans from outside"},
 		{"channel", "how it gets there"},
 		{"channel/hccs", "ranks of one process need no other driver"},
+		{"channel/pcie", "devices of one process that have no way to each other"},
 		{"npu", "device buffers"},
 		{"internal/kernel", "the operation of a reduction"},
 		{"internal/invariant", "scramble a buffer that was handed over"},
