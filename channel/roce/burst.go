@@ -16,6 +16,7 @@ type burst struct {
 	size    int
 	segment int // size of the packets: the first one's
 	count   int
+	numbers bool // the CRC of a packet covers its number in the burst
 }
 
 // The limits of what is sent without a copy of ours.
@@ -52,7 +53,7 @@ func (b *burst) add(now time.Duration, p *pair) (size int) {
 	space = append(space, 0, 0, 0)[:head+(-n&3)]
 	list[first] = space[start:head]
 	list = append(list, space[head:])
-	crc := p.flow.CRC(list[first], list[first+1:]...)
+	crc := b.crc(p.flow, b.count, list[first:])
 	space = binary.LittleEndian.AppendUint32(space, crc)
 	list[len(list)-1] = space[head:]
 	b.space, b.list = space, list
@@ -62,13 +63,28 @@ func (b *burst) add(now time.Duration, p *pair) (size int) {
 	return size
 }
 
+// crc is the CRC of packet i, of whose pieces the last has no CRC yet.
+func (b *burst) crc(f *rc.Flow, i int, list [][]byte) uint32 {
+	if b.numbers {
+		f.ID4(uint16(i))
+	}
+	return f.CRC(list[0], list[1:]...)
+}
+
 // drop forgets the first n pieces, which are sent, of a burst whose last packet did not
 // go with those before it.
-func (b *burst) drop(n, size int) {
+func (b *burst) drop(f *rc.Flow, n, size int) {
 	rest := copy(b.list, b.list[n:])
 	clear(b.list[rest:])
 	b.list = b.list[:rest]
 	b.size, b.segment, b.count = size, size, 1
+	if b.numbers {
+		tail := b.list[rest-1]
+		end := len(tail) - rc.ICRCSize
+		b.list[rest-1] = tail[:end]
+		binary.LittleEndian.PutUint32(tail[end:], b.crc(f, 0, b.list))
+		b.list[rest-1] = tail
+	}
 }
 
 // transmit sends the packets of one queue pair: those of equal size with one call, of
@@ -77,6 +93,7 @@ func (l *link) transmit(p *pair, space []byte, now time.Duration, bursts *int) (
 	b := &l.burst
 	for ; *bursts > 0; *bursts-- {
 		b.reset(space)
+		b.numbers = l.port.numbers()
 		for b.count < burstMost && b.size+rc.MaxMTU+rc.MaxOverhead <= burstBytes {
 			before := len(b.list)
 			size := b.add(now, p)
@@ -85,7 +102,7 @@ func (l *link) transmit(p *pair, space []byte, now time.Duration, bursts *int) (
 			}
 			if b.count > 0 && size > b.segment {
 				l.port.send(p.conn, b.list[:before], b.size, b.segment, l.data)
-				b.drop(before, size)
+				b.drop(p.flow, before, size)
 				continue
 			}
 			b.size, b.count = b.size+size, b.count+1

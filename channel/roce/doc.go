@@ -15,7 +15,9 @@
 // pair 2) between the addresses that Address gives.
 //
 // The default is IPv6. The CRC of a packet covers the IPv4 identification, which a
-// socket does not see: over IPv4 packets are sent one by one with identification 0 (the
-// kernel writes that for unconnected sockets that forbid fragments), and
-// segmentation offload, which is what makes large messages fast, is for IPv6 only.
+// socket does not see. It is 0 for a packet that goes out alone (the kernel writes that for
+// unconnected sockets that forbid fragments), and 0, 1, 2 ... for those that the kernel
+// cuts from one call (segmentation offload, which is what makes large messages fast); so the
+// sender knows it, and the receiver accepts any of 64. Where an adapter cuts packets and
+// numbers them in another way, an adapter at the other end refuses them: use IPv6.
 package roce

@@ -142,7 +142,7 @@ func (p *port) landed(x *landing, count int, from netip.AddrPort) (k int) {
 	for ; k < min(count, len(b.places)); k++ {
 		head := b.b[k*splitSize:][:headSize]
 		crc := b.b[k*splitSize+headSize:]
-		if binary.BigEndian.Uint32(head[4:])&0xffffff != x.qpn || !x.at.Fits(k, head) || binary.LittleEndian.Uint32(crc) != f.CRC(head, b.places[k]) {
+		if binary.BigEndian.Uint32(head[4:])&0xffffff != x.qpn || !x.at.Fits(k, head) || !f.Matches(binary.LittleEndian.Uint32(crc), head, b.places[k]) {
 			break
 		}
 	}

@@ -15,10 +15,10 @@ import (
 // Sizes of the rim.
 const (
 	bufferSize = 64 << 10
-	burstBytes = 65_000 // of packets that one call sends
-	burstMost  = 64     // packets of one call: the kernel's limit
-	maxFlows   = 4096   // senders whose CRC is prepared
-	overIP     = 40 + 8 // headers of IPv6 and UDP
+	burstBytes = 65_000     // of packets that one call sends
+	burstMost  = rc.MostCut // packets of one call: the kernel's limit
+	maxFlows   = 4096       // senders whose CRC is prepared
+	overIP     = 40 + 8     // headers of IPv6 and UDP
 )
 
 // port is a UDP socket of the driver and the goroutine that reads it while no rank
@@ -79,7 +79,7 @@ func (d *Driver) listen(at netip.Addr, number uint16, linkMTU int) (*port, error
 		return nil, fmt.Errorf("roce: listen at %v: %w", netip.AddrPortFrom(at, number), err)
 	}
 	p.conn, p.addr, p.room = c, netip.AddrPortFrom(at, c.number()), c.grow()
-	p.gso.Store(at.Is6() && c.offload())
+	p.gso.Store(c.offload())
 	// ended by Driver.Close, which closes the socket
 	d.readers.Go(p.run)
 	return p, nil
@@ -169,6 +169,7 @@ func (p *port) flow(from netip.AddrPort) *rc.Flow {
 			clear(p.flows)
 		}
 		f = flow(from, p.addr)
+		f.MayBeCut()
 		p.flows[from] = f
 	}
 	return f
@@ -244,6 +245,10 @@ func (p *port) send(c *socket, list [][]byte, size, segment int, to netip.AddrPo
 		b = b[n:]
 	}
 }
+
+// numbers says whether the kernel numbers the packets of one call, over IPv4: it writes 0,
+// 1, 2 ... as identifications, which their CRCs cover.
+func (p *port) numbers() bool { return p.addr.Addr().Is4() && p.gso.Load() && p.d.cfg.wire == nil }
 
 // write is false where packets must be sent one by one.
 func (p *port) write(c *socket, list [][]byte, oob []byte, to netip.AddrPort) bool {

@@ -71,6 +71,7 @@ func TestChild(t *testing.T) {
 	case "0":
 		ask(t, lone(t, 0, bufio.NewReader(os.Stdin), os.Stdout))
 	case "1":
+		defer watchPackets(t)()
 		s := lone(t, 1, bufio.NewReader(os.Stdin), os.Stdout)
 		if size, err := strconv.Atoi(os.Getenv(tradeVariable)); err == nil {
 			for x := newTrader(s, size); x.trade() == nil; {
@@ -97,6 +98,7 @@ func ask(t *testing.T, s *side) {
 		}
 		require.True(t, bytes.Equal(pattern(n, uint64(100+i)), buf), "%d bytes", n)
 	}
+	require.Zero(t, s.d.Stats().BadCRC)
 }
 
 func answer(t *testing.T, s *side) {
@@ -109,11 +111,12 @@ func answer(t *testing.T, s *side) {
 		s.post(channel.Send, k, pattern(n, uint64(100+i)))
 		require.NoError(t, s.wait().Err)
 	}
+	require.Zero(t, s.d.Stats().BadCRC)
 }
 
 // child starts another process, with a prefix to its command.
 func child(t testing.TB, rank int, prefix ...string) (*exec.Cmd, io.WriteCloser, *bufio.Reader) {
-	list := append(prefix, os.Args[0], "-test.run=^TestChild$", "-test.timeout=60s")
+	list := append(prefix, os.Args[0], "-test.run=^TestChild$", "-test.v", "-test.timeout=60s")
 	c := exec.CommandContext(t.Context(), list[0], list[1:]...)
 	c.Env = append(os.Environ(), fmt.Sprint(childVariable, "=", rank))
 	c.Stderr = os.Stderr

@@ -11,7 +11,14 @@ import (
 type Flow struct {
 	head [8 + 40 + 8 + bthSize]byte // fields that may change on the way are ones
 	ip   int                        // length of the IP header
+	cut  map[int]*[MostCut]uint32   // by size, what each identification changes of the CRC; nil: it is 0
 }
+
+// MostCut is the most packets that a system cuts from one that it was given.
+const MostCut = 64
+
+// maxCutSizes is the most sizes for which a Flow keeps what identifications change.
+const maxCutSizes = 64
 
 // NewFlow6 is the flow of IPv6 packets.
 func NewFlow6(src, dst [16]byte, srcPort, dstPort uint16) *Flow {
@@ -57,6 +64,57 @@ func (f *Flow) ports(src, dst uint16) {
 // ID4 sets the identification of the IPv4 packets that follow, which the CRC covers.
 func (f *Flow) ID4(id uint16) { binary.BigEndian.PutUint16(f.head[12:], id) }
 
+// MayBeCut says that the IPv4 packets may have been cut from a large one by the sender's
+// system, which numbers them from 0: the identification, which a receiver does not see, is
+// then any below MostCut. That a packet which was damaged passes has 64 times the
+// probability, 2^-26.
+func (f *Flow) MayBeCut() {
+	if f.ip == 20 {
+		f.cut = map[int]*[MostCut]uint32{}
+	}
+}
+
+// Matches says whether crc is that of a packet, in pieces as for CRC.
+func (f *Flow) Matches(crc uint32, packet []byte, rest ...[]byte) bool {
+	x := crc ^ f.CRC(packet, rest...)
+	if x == 0 || f.cut == nil {
+		return x == 0
+	}
+	size := len(packet)
+	for _, b := range rest {
+		size += len(b)
+	}
+	changes := f.cut[size]
+	if changes == nil {
+		if len(f.cut) >= maxCutSizes {
+			clear(f.cut)
+		}
+		changes = f.changes(crc^x, packet, rest...)
+		f.cut[size] = changes
+	}
+	for _, c := range changes[1:] {
+		if c == x {
+			return true
+		}
+	}
+	return false
+}
+
+// changes is what each identification changes of the CRC zero of a packet whose
+// identification is 0: the same for all packets of a size, as a CRC is linear.
+func (f *Flow) changes(zero uint32, packet []byte, rest ...[]byte) *[MostCut]uint32 {
+	var list [MostCut]uint32
+	for bit := 1; bit < MostCut; bit *= 2 {
+		f.ID4(uint16(bit))
+		change := zero ^ f.CRC(packet, rest...)
+		for id := range bit {
+			list[bit+id] = list[id] ^ change
+		}
+	}
+	f.ID4(0)
+	return &list
+}
+
 // CRC is the invariant CRC of a packet without it: of its first piece, which begins with
 // the base transport header, and of the pieces behind that.
 func (f *Flow) CRC(packet []byte, rest ...[]byte) uint32 {
@@ -91,5 +149,5 @@ func (f *Flow) Seal(packet []byte) []byte {
 // where the packet is too short to have one.
 func (f *Flow) Sealed(packet []byte) bool {
 	n := len(packet) - ICRCSize
-	return n >= bthSize && binary.LittleEndian.Uint32(packet[n:]) == f.CRC(packet[:n])
+	return n >= bthSize && f.Matches(binary.LittleEndian.Uint32(packet[n:]), packet[:n])
 }
