@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kolo-ccl/kolo/channel/roce/rc"
 	"github.com/kolo-ccl/kolo/internal/netlab"
@@ -112,5 +113,27 @@ func watchPackets(t *testing.T) (end func()) {
 		t.Logf("%d packets, %d with an identification, %d with another CRC", seen, numbered, wrong)
 		require.Positive(t, numbered, "none of %d was cut from others", seen)
 		require.Zero(t, wrong)
+	}
+}
+
+// Two hosts whose network loses packets, or is far, exchange everything all the same.
+func TestTwoHostsOnABadNetwork(t *testing.T) {
+	for _, c := range []struct {
+		permille int // of packets that are lost
+		cfg      netlab.Config
+	}{
+		{1, netlab.Config{MTU: 9000, IPv6: true}}, {10, netlab.Config{MTU: 9000, IPv6: true}}, {50, netlab.Config{MTU: 9000, IPv6: true}},
+		{10, netlab.Config{MTU: 9000}}, {0, netlab.Config{IPv6: true, Delay: 2 * time.Millisecond}},
+	} {
+		t.Run(fmt.Sprintf("%d permille lost, %v, IPv6 %t", c.permille, c.cfg.Delay, c.cfg.IPv6), func(t *testing.T) {
+			l := netlab.New(t, 2, c.cfg)
+			if c.permille > 0 {
+				for i := range 2 {
+					l.IP(i, "link", "set", "eth0", "gso_max_segs", "1")
+				}
+				l.Loss(c.permille)
+			}
+			twoHosts(t, l)
+		})
 	}
 }
