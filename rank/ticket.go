@@ -101,7 +101,7 @@ func (t *ticket) wait(ctx context.Context) error {
 	case t.large:
 		g.hub.p.engine.Lend(&t.state)
 	default:
-		runtime.Gosched() // the ranks that are missing may be waiting for this processor
+		t.look()
 	}
 	if t.ended() {
 		return t.err
@@ -137,6 +137,29 @@ func (t *ticket) wait(ctx context.Context) error {
 	}
 	return t.err
 }
+
+// look waits for a moment for a call that needs no help. The ranks that are missing may
+// be waiting for this processor, so it is given away first. Where there is a processor
+// for each rank, the others may be computing on theirs: a rank that parks then is
+// started again late, and perhaps behind another on one processor.
+func (t *ticket) look() {
+	runtime.Gosched()
+	h := t.group.hub
+	if len(h.mine) > h.p.procs {
+		return
+	}
+	for i := 1; i < waitLooks && !t.ended(); i++ {
+		if i%yieldEvery == 0 {
+			runtime.Gosched()
+		}
+	}
+}
+
+// The looks of a rank before it parks, some 30 microseconds, and those between two yields.
+const (
+	waitLooks  = 2000
+	yieldEvery = 16
+)
 
 // ended says why a call's context has ended, or nil. That of Run's function counts as
 // ended when Run's own has.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -38,6 +39,7 @@ type World struct {
 type process struct {
 	given  Config // as it was given
 	cfg    Config // with defaults
+	procs  int    // GOMAXPROCS when it was made
 	sys    *actor.System
 	host   channel.Engine // of host memory
 	engine channel.Engine // of all memory: host, or what Config.Engine has made around it
@@ -81,7 +83,7 @@ func newProcess(n int, given Config, part *Part, mine []kolo.Rank) (*process, er
 	if cfg.Topology.Ranks() != n {
 		return nil, fmt.Errorf("%w: Config.Topology has %d ranks, the world %d", kolo.ErrArgument, cfg.Topology.Ranks(), n)
 	}
-	p := &process{given: given, cfg: cfg, now: time.Now, began: time.Now(), hubs: map[hubKey][]*hub{}, parted: map[kolo.Rank]*departure{}, open: len(mine)}
+	p := &process{given: given, procs: runtime.GOMAXPROCS(0), cfg: cfg, now: time.Now, began: time.Now(), hubs: map[hubKey][]*hub{}, parted: map[kolo.Rank]*departure{}, open: len(mine)}
 	open := func(e channel.Engine) (channel.Driver, error) { return openDriver(&cfg, e) }
 	if part != nil {
 		p.outside = newOutside(p, part)

@@ -300,7 +300,9 @@ func (e *Engine) Lend(done *atomic.Uint32) {
 			if j := e.pick(); j != nil {
 				e.help(j)
 				i = 0
-				runtime.Gosched() // to ranks that have something to call
+				if done.Load() == 0 && e.pick() != nil {
+					runtime.Gosched() // to ranks that have something to call
+				}
 				continue
 			}
 		}
