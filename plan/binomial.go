@@ -41,8 +41,10 @@ func binomialBroadcastCost(p int, n float64) Level {
 	return Level{Rounds: float64(ceilLog(p)), Bytes: float64(ceilLog(p)) * n}
 }
 
+// binomialReduceCost: on the longest way each position folds those of all its children in
+// one pass, one child more at each level.
 func binomialReduceCost(p int, n float64) Level {
 	l := binomialBroadcastCost(p, n)
-	l.Reduced = l.Bytes
+	l.Reduced = l.Bytes * (l.Rounds + 1) / 2
 	return l
 }
