@@ -249,7 +249,7 @@ func (p *Process) greet(ctx context.Context, peer int) (*link, error) {
 // a process that is only just starting answers late.
 const (
 	connectDelay = 250 * time.Millisecond
-	answerDelay  = 500 * time.Millisecond
+	answerDelay  = time.Second
 )
 
 // attempt is how greeting a process at one of its addresses has ended.
