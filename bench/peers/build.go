@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,7 +21,7 @@ import (
 var native embed.FS
 
 // programs are the names that -programs takes.
-var programs = []string{"kolo", "plain", "openmpi", "floor"}
+var programs = []string{"kolo", "plain", "openmpi", "gloo", "floor"}
 
 func parseProgram(s string) (string, error) {
 	if !slices.Contains(programs, s) {
@@ -79,6 +80,8 @@ func (b builder) parts(ctx context.Context, o options) (list []part, notes []str
 			made, err = b.floor(ctx)
 		case "openmpi":
 			made, err = b.mpi(ctx, o)
+		case "gloo":
+			made, err = b.gloo(ctx, o)
 		default:
 			made, err = b.self(name, o.between)
 		}
@@ -106,7 +109,7 @@ func (b builder) floor(ctx context.Context) ([]part, error) {
 	if err := b.need(ctx, "gcc", "gcc", "libc6-dev"); err != nil {
 		return nil, err
 	}
-	exe, err := b.compile(ctx, "gcc", "floor", "-pthread")
+	exe, err := b.compile(ctx, "gcc", "floor.c", "-pthread")
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +126,7 @@ func (b builder) mpi(ctx context.Context, o options) (list []part, err error) {
 	if err != nil || !strings.Contains(version, "Open MPI") {
 		return nil, fmt.Errorf("mpirun is not Open MPI's, whose options this program knows")
 	}
-	exe, err := b.compile(ctx, "mpicc", "mpi")
+	exe, err := b.compile(ctx, "mpicc", "mpi.c")
 	if err != nil {
 		return nil, err
 	}
@@ -176,29 +179,64 @@ func (b builder) unpack() error {
 	return nil
 }
 
-// compile builds one C source for this machine and returns the program's path.
-func (b builder) compile(ctx context.Context, compiler, name string, flags ...string) (string, error) {
+// compile builds one source for this machine and returns the program's path.
+func (b builder) compile(ctx context.Context, compiler, source string, flags ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, buildTime)
 	defer cancel()
-	exe := filepath.Join(b.dir, name)
-	args := append([]string{"-O3", "-march=native", "-Wall", "-o", exe, exe + ".c"}, flags...)
+	exe := filepath.Join(b.dir, strings.TrimSuffix(source, filepath.Ext(source)))
+	args := append([]string{"-O3", "-march=native", "-Wall", "-o", exe, filepath.Join(b.dir, source)}, flags...)
 	if text, err := exec.CommandContext(ctx, compiler, args...).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%s %s.c: %w\n%s", compiler, name, err, text)
+		return "", fmt.Errorf("%s %s: %w\n%s", compiler, source, err, text)
 	}
 	return exe, nil
 }
 
+// gloo is made of Debian's library. A compiler that finds its headers has it.
+func (b builder) gloo(ctx context.Context, o options) ([]part, error) {
+	if o.between != "tcp" {
+		return nil, errors.New("its ranks are processes joined by TCP: compare it with -between tcp")
+	}
+	has := func() error {
+		if _, err := exec.LookPath("g++"); err != nil {
+			return errors.New("no g++")
+		}
+		if _, err := output(ctx, "g++", "-E", "-include", "gloo/allreduce.h", "-x", "c++", os.DevNull); err != nil {
+			return errors.New("no headers of Gloo")
+		}
+		return nil
+	}
+	if err := b.needThat(ctx, has, "libgloo-dev", "g++"); err != nil {
+		return nil, err
+	}
+	exe, err := b.compile(ctx, "g++", "gloo.cc", "-std=c++14", "-lgloo", "-pthread")
+	if err != nil {
+		return nil, err
+	}
+	return []part{{"gloo", func(j job) []string { return append([]string{exe}, j.args()...) }}}, nil
+}
+
 // need makes sure that a command exists, and installs packages if it may.
 func (b builder) need(ctx context.Context, command string, packages ...string) error {
-	if _, err := exec.LookPath(command); err == nil {
+	return b.needThat(ctx, func() error {
+		if _, err := exec.LookPath(command); err != nil {
+			return fmt.Errorf("no %s", command)
+		}
+		return nil
+	}, packages...)
+}
+
+// needThat makes sure that nothing is missing, and installs packages if it may.
+func (b builder) needThat(ctx context.Context, missing func() error, packages ...string) error {
+	lack := missing()
+	if lack == nil {
 		return nil
 	}
 	hint := "install " + strings.Join(packages, " ")
 	switch _, err := exec.LookPath("apt-get"); {
 	case !b.install:
-		return fmt.Errorf("no %s, and -install is off; %s", command, hint)
+		return fmt.Errorf("%w, and -install is off; %s", lack, hint)
 	case err != nil || os.Geteuid() != 0:
-		return fmt.Errorf("no %s, and this is not root with apt-get; %s", command, hint)
+		return fmt.Errorf("%w, and this is not root with apt-get; %s", lack, hint)
 	}
 	fmt.Fprintln(os.Stderr, "peers:", hint)
 	ctx, cancel := context.WithTimeout(ctx, installTime)
@@ -208,11 +246,11 @@ func (b builder) need(ctx context.Context, command string, packages ...string) e
 		c := exec.CommandContext(ctx, "apt-get", args...)
 		c.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 		if text, err := c.CombinedOutput(); err != nil {
-			return fmt.Errorf("no %s, and apt-get %s: %w: %s", command, args[1], err, lastLine(string(text)))
+			return fmt.Errorf("%w, and apt-get %s: %w: %s", lack, args[1], err, lastLine(string(text)))
 		}
 	}
-	if _, err := exec.LookPath(command); err != nil {
-		return fmt.Errorf("no %s, also after apt-get install", command)
+	if lack = missing(); lack != nil {
+		return fmt.Errorf("%w, also after apt-get install", lack)
 	}
 	return nil
 }

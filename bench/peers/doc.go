@@ -4,6 +4,7 @@
 //	kolo      this module: rank.Run, and the typed functions of package rank
 //	plain     goroutines without a runtime, in several variants; the best counts
 //	openmpi   processes of Open MPI
+//	gloo      processes of Gloo, AllReduce by TCP only; the best of its algorithms counts
 //	floor     what memory allows: threads that wait for nobody add into scratch and copy
 //	one-pass  the same, with every element loaded once and stored everywhere
 //
@@ -14,7 +15,7 @@
 // With -between each rank of kolo is a process of its own, joined by cluster.Join:
 //
 //	go run ./bench/peers -between shm -programs kolo,openmpi
-//	go run ./bench/peers -between tcp -programs kolo,openmpi -mpi tcp
+//	go run ./bench/peers -between tcp -programs kolo,openmpi,gloo -mpi tcp -collectives AllReduce
 //
 // A measurement is a round of short processes, one of each program for each collective and
 // number of ranks, and there are several rounds: what disturbs the machine for a while

@@ -37,6 +37,7 @@ var styles = map[string]style{
 	"kolo":     {"#0072b2", "", "circle"},
 	"plain":    {"#d55e00", "", "square"},
 	"openmpi":  {"#009e73", "", "triangle"},
+	"gloo":     {"#cc79a7", "", "diamond"},
 	"floor":    {"#999999", "2 3", "cross"},
 	"one-pass": {"#333333", "6 3", "bar"},
 }
@@ -187,7 +188,7 @@ func styleOf(name string) style {
 	if st, ok := styles[name]; ok {
 		return st
 	}
-	return style{"#cc79a7", "", "circle"}
+	return style{"#56b4e9", "", "circle"}
 }
 
 func mark(kind string, x, y float64) string {
@@ -196,6 +197,8 @@ func mark(kind string, x, y float64) string {
 		return fmt.Sprintf(`<rect x="%.1f" y="%.1f" width="7" height="7" stroke="none"/>`+"\n", x-3.5, y-3.5)
 	case "triangle":
 		return fmt.Sprintf(`<path d="M%.1f %.1fl4.5 8h-9z" stroke="none"/>`+"\n", x, y-5)
+	case "diamond":
+		return fmt.Sprintf(`<path d="M%.1f %.1fl4.5 4.5l-4.5 4.5l-4.5 -4.5z" stroke="none"/>`+"\n", x, y-4.5)
 	case "cross":
 		return fmt.Sprintf(`<path d="M%.1f %.1fl6 6m0 -6l-6 6" stroke-width="1.5"/>`+"\n", x-3, y-3)
 	case "bar":
