@@ -94,7 +94,7 @@ func TestTopoFindsFault(t *testing.T) {
 	require.Contains(t, r.out, "asymmetric: rank 0 reaches rank 1 by tcp, and is reached by roce")
 	require.Contains(t, r.err, "findings")
 	for line, want := range map[string]string{
-		"topo show nowhere": "no such file", "topo show": "accepts 1 arg", "topo diff": "accepts between 1 and 2",
+		"topo show nowhere": "no such file", "topo show a b": "accepts at most 1 arg", "topo diff": "accepts between 1 and 2",
 		"topo export --format 9 " + have: "rank table of version", "topo probe --transport x": "want one of", "topo probe -p -1": "want positive",
 		"topo porbe": "did you mean probe",
 	} {

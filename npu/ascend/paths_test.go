@@ -136,13 +136,13 @@ func TestEngineFails(t *testing.T) {
 			require.LessOrEqual(t, r.devices[i].Health().Streams, max(n, 1))
 		}
 	}
-	freed := r.alloc(0, 4096)
-	r.ok(r.devices[0].Free(freed))
+	freed, spare := r.alloc(0, 4096), r.alloc(0, 4096)
+	r.ok(r.devices[0].Free(freed))              // nothing is allocated behind it, which might get its place
 	for _, op := range []kernel.Op{sum, prod} { // on the device, and by way of the host
 		fails(npu.ErrFreed, op, list(a), list(a, freed))
 		fails(npu.ErrFreed, op, list(freed), list(a, b))
 		r.lib.Fault(0, 507015, 0)
-		fails(npu.ErrFault, op, list(r.alloc(0, 4096)), list(a, a))
+		fails(npu.ErrFault, op, list(spare), list(a, a))
 		r.lib.Fault(0, 0, 0)
 	}
 	fails(npu.ErrFreed, kernel.Op{}, list(host), list(freed))
