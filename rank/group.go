@@ -44,6 +44,7 @@ type Group struct {
 	_        [cacheLine - 16]byte
 	flying   atomic.Int64 // calls not resolved, but for the kept ticket's
 	async    atomic.Int64 // Works not waited for
+	looked   atomic.Int64 // when a call last waited for others: see look
 	closed   atomic.Bool
 	draining atomic.Bool
 	idle     chan struct{}
