@@ -59,6 +59,11 @@ func together(t testing.TB, c Config, sizes ...int) []*Process {
 }
 
 func tryTogether(t testing.TB, c Config, sizes ...int) ([]*Process, []error) {
+	return tryEach(t, c, func(int, *Config) {}, sizes...)
+}
+
+// tryEach is tryTogether where set changes what is different in process i.
+func tryEach(t testing.TB, c Config, set func(i int, c *Config), sizes ...int) ([]*Process, []error) {
 	lists, n := split(sizes...)
 	if c.Size = n; c.Getenv == nil {
 		c.Getenv = noEnv
@@ -71,6 +76,7 @@ func tryTogether(t testing.TB, c Config, sizes ...int) ([]*Process, []error) {
 	for i, ranks := range lists {
 		c := c
 		c.Ranks = ranks
+		set(i, &c)
 		wg.Go(func() { out[i], errs[i] = Open(t.Context(), c) }) // ends with the join
 	}
 	wg.Wait()

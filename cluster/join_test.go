@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/plan"
 	"github.com/kolo-ccl/kolo/rank"
 
 	"github.com/stretchr/testify/require"
@@ -180,5 +182,41 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 	} {
 		_, err := Config{Getenv: func(k string) string { return c.env[k] }}.withDefaults()
 		require.ErrorContains(t, err, c.says)
+	}
+}
+
+// A process that has met the others and cannot join says why, and so do then all of them:
+// not that a connection was lost. It may be any of them.
+func TestWhyOneCannotJoinIsToldByAll(t *testing.T) {
+	other, err := plan.Servers(2, 2)
+	require.NoError(t, err)
+	for name, at := range map[string]struct {
+		bad  func(c *Config)
+		is   error
+		says string
+	}{
+		"setting": {func(c *Config) {
+			c.Getenv = func(name string) string { return map[string]string{"HCCL_RDMA_RETRY_CNT": "8"}[name] }
+		}, kolo.ErrArgument, "HCCL_RDMA_RETRY_CNT"},
+		"driver":    {func(c *Config) { c.Transport = "pigeon" }, kolo.ErrUnsupported, "pigeon"},
+		"topology":  {func(c *Config) { c.Rank.Topology = other }, kolo.ErrMismatch, "topology"},
+		"choice":    {func(c *Config) { c.Rank.Reproducible = true }, kolo.ErrMismatch, "reproducible"},
+		"transport": {func(c *Config) { c.Transport = "tcp" }, kolo.ErrUnsupported, "no driver in common"},
+	} {
+		for bad := range 4 {
+			t.Run(fmt.Sprintf("%s/%d", name, bad), func(t *testing.T) {
+				t.Parallel()
+				c := withRendezvous(t, Config{Transport: "roce", Timeout: time.Minute})
+				_, errs := tryEach(t, c, func(i int, c *Config) {
+					if i == bad {
+						at.bad(c)
+					}
+				}, 1, 1, 1, 1)
+				for r, err := range errs {
+					require.ErrorIs(t, err, at.is, "rank %d", r)
+					require.ErrorContains(t, err, at.says, "rank %d", r)
+				}
+			})
+		}
 	}
 }

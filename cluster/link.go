@@ -185,6 +185,16 @@ func (l *link) take(b []byte) error {
 		default:
 			close(l.ready)
 		}
+	case frameRefusal:
+		r := &refusal{}
+		if err := json.Unmarshal(b[1:], r); err != nil {
+			return fmt.Errorf("%w: a refusal: %w", kolo.ErrArgument, err)
+		}
+		if r.Process < 0 || r.Process >= len(l.p.roster.Members) {
+			return fmt.Errorf("%w: a refusal of process %d", kolo.ErrArgument, r.Process)
+		}
+		r.who = &l.p.roster.Members[r.Process]
+		return r
 	case frameSuspicion:
 		var s suspicion
 		if err := json.Unmarshal(b[1:], &s); err != nil {

@@ -40,9 +40,11 @@ type Process struct {
 	client  *meetClient
 	tasks   sync.WaitGroup
 
+	met     bool          // connect has begun
 	known   chan struct{} // closed when roster is there
 	linked  chan int      // a process has a link; room for all
 	failed  chan error    // the join; takes one
+	told    chan *refusal // why somebody does not join; takes one
 	closing chan struct{}
 	once    sync.Once
 }
@@ -74,8 +76,9 @@ func Open(ctx context.Context, c Config) (*Process, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	p := &Process{cfg: c, inbox: newInbox(), known: make(chan struct{}), closing: make(chan struct{}), failed: make(chan error, 1)}
+	p := &Process{cfg: c, inbox: newInbox(), known: make(chan struct{}), closing: make(chan struct{}), failed: make(chan error, 1), told: make(chan *refusal, 1)}
 	if err := p.join(ctx); err != nil {
+		p.refuse(ctx, err)
 		if p.local != nil {
 			for _, w := range p.local.Worlds() {
 				_ = w.Close(ctx) // the join has failed: that is what there is to say
@@ -115,9 +118,6 @@ func (p *Process) join(ctx context.Context) error {
 		return fmt.Errorf("%w: the rendezvous %s has told of another world", kolo.ErrArgument, p.address)
 	}
 	if err := p.live(); err != nil {
-		return err
-	}
-	if err := p.connect(ctx); err != nil {
 		return err
 	}
 	if err := p.open(ctx); err != nil {
@@ -221,6 +221,7 @@ const maxDials = 16
 
 // connect links this process with each other one.
 func (p *Process) connect(ctx context.Context) error {
+	p.met = true
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	errs := make(chan error, p.self)
@@ -252,7 +253,7 @@ func (p *Process) connect(ctx context.Context) error {
 		case err := <-errs:
 			return err
 		case err := <-p.failed:
-			return err
+			return p.reason(err)
 		case <-ctx.Done():
 			return p.late(ctx, "has not linked itself to this process", func(q int) bool { return missing[q] })
 		}
@@ -308,14 +309,19 @@ func (p *Process) open(ctx context.Context) error {
 	return err
 }
 
-// introduce opens the drivers and exchanges their addresses.
+// introduce opens the drivers, links this process with the others and exchanges the
+// drivers' addresses. What is wrong here is found before any of the others is met, so
+// that an error of theirs cannot hide it.
 func (p *Process) introduce(ctx context.Context, e channel.Engine, digest uint64) (channel.Driver, error) {
 	m, err := openDrivers(channel.Config{Job: p.roster.Job, Epoch: p.roster.Epoch, Engine: e, Getenv: p.cfg.Getenv}, p.cfg.Transport,
 		&p.roster.Members[p.self].Host, p.cfg.TLS)
 	if err != nil {
 		return nil, err
 	}
-	told, err := p.exchange(ctx, m, digest)
+	var told []intro
+	if err = p.connect(ctx); err == nil {
+		told, err = p.exchange(ctx, m, digest)
+	}
 	if err == nil {
 		err = m.choose(p.roster, p.self, told)
 	}
@@ -352,7 +358,7 @@ func (p *Process) exchange(ctx context.Context, m *channelMap, digest uint64) ([
 		select {
 		case told[q] = <-l.intro:
 		case err := <-p.failed:
-			return nil, err
+			return nil, p.reason(err)
 		case <-ctx.Done():
 			return nil, p.late(ctx, "has not told of its drivers", func(x int) bool { return x == q })
 		}
@@ -380,7 +386,7 @@ func (p *Process) barrier(ctx context.Context) error {
 		select {
 		case <-l.ready:
 		case err := <-p.failed:
-			return err
+			return p.reason(err)
 		case <-ctx.Done():
 			return p.late(ctx, "is not ready", func(x int) bool { return x == q })
 		}
@@ -446,9 +452,57 @@ func (p *Process) part(peer int) {
 
 // failJoin fails the join.
 func (p *Process) failJoin(cause error) {
+	if r := (*refusal)(nil); errors.As(cause, &r) {
+		select {
+		case p.told <- r:
+		default:
+		}
+	}
 	select {
 	case p.failed <- cause:
 	default:
+	}
+}
+
+// refuse tells the others why this process does not join, or what it has been told of
+// another's reason: they would only find that it is gone.
+func (p *Process) refuse(ctx context.Context, cause error) {
+	if p.links == nil {
+		return // it has met nobody
+	}
+	if !p.met {
+		ctx, cancel := context.WithTimeout(ctx, farewellTime)
+		defer cancel()
+		_ = p.connect(ctx) // who cannot be linked with cannot be told
+	}
+	var r *refusal
+	if !errors.As(cause, &r) {
+		r = &refusal{Process: p.self, Text: cause.Error(), Is: sentinelsOf(cause)}
+	}
+	b := encode(r)
+	for _, l := range p.everyLink() {
+		if l != nil {
+			l.frame(frameRefusal, b)
+		}
+	}
+	if p.local == nil {
+		p.farewell() // otherwise the last World to be closed does so
+	}
+}
+
+// reasonTime is how long a loss in a join waits for what explains it.
+const reasonTime = time.Second
+
+// reason is why the join fails, of which first was heard first. Where a process refuses,
+// all others end, and one that has ended may be missed before the refusal is heard.
+func (p *Process) reason(first error) error {
+	late := time.NewTimer(reasonTime)
+	defer late.Stop()
+	select {
+	case r := <-p.told:
+		return r
+	case <-late.C:
+		return first
 	}
 }
 

@@ -3,14 +3,16 @@ package cluster
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kolo-ccl/kolo"
 )
 
 // protocol is the version of what processes tell each other; both ends must share it.
-const protocol = 2
+const protocol = 3
 
 // Limits of what comes from outside.
 const (
@@ -100,6 +102,44 @@ type intro struct {
 	Settings string
 }
 
+// refusal is why a process does not join a world that it has met: the error of the
+// others, too.
+type refusal struct {
+	Process int
+	Text    string
+	Is      []string // the texts of the sentinels that the error is
+	who     *Member
+}
+
+func (r *refusal) Error() string { return fmt.Sprintf("%v cannot join: %s", r.who, r.Text) }
+
+// Unwrap are the sentinels of the error in the other process.
+func (r *refusal) Unwrap() []error {
+	var list []error
+	for _, s := range sentinels() {
+		if slices.Contains(r.Is, s.Error()) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// sentinels are the errors that a refusal can be tested for.
+func sentinels() []error {
+	return []error{kolo.ErrArgument, kolo.ErrMismatch, kolo.ErrUnsupported, kolo.ErrDeadline, kolo.ErrLost, kolo.ErrLeft, kolo.ErrLimit,
+		kolo.ErrCanceled, kolo.ErrAborted, kolo.ErrClosed}
+}
+
+// sentinelsOf are the texts of those that err is.
+func sentinelsOf(err error) (list []string) {
+	for _, s := range sentinels() {
+		if errors.Is(err, s) {
+			list = append(list, s.Error())
+		}
+	}
+	return list
+}
+
 // The kinds of frame of a Link, in their first byte.
 const (
 	frameBeat byte = iota + 1
@@ -108,6 +148,7 @@ const (
 	frameMessages // of package rank: length, bytes, and so on
 	frameBye
 	frameSuspicion // who has been lost, as JSON
+	frameRefusal   // why a process does not join, as JSON
 	frameChosen    // behind the greeting: of all addresses that were tried, this one is kept
 )
 
