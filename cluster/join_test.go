@@ -50,7 +50,7 @@ func TestRankThatDoesNotComeIsNamedOnAllThatDo(t *testing.T) {
 	errs := make(chan error, 2)
 	for _, r := range []kolo.Rank{0, 2} {
 		go func() { // ends with the join
-			_, err := Join(t.Context(), Config{Rendezvous: at, Size: 4, Ranks: []kolo.Rank{r}, Timeout: 2 * time.Second, Getenv: noEnv})
+			_, err := Join(t.Context(), Config{Rendezvous: at, Size: 4, Ranks: []kolo.Rank{r}, Timeout: 4 * time.Second, Getenv: noEnv})
 			errs <- err
 		}()
 	}

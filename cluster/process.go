@@ -160,7 +160,7 @@ func (p *Process) listen(context.Context) (*hello, error) {
 			return nil, err
 		}
 	}
-	h := &hello{Protocol: protocol, Job: c.Job, Attempt: c.Attempt, After: c.After, Size: c.Size, Wait: c.Timeout - min(c.Timeout/8, time.Second),
+	h := &hello{Protocol: protocol, Job: c.Job, Attempt: c.Attempt, After: c.After, Size: c.Size,
 		Member: Member{Ranks: c.Ranks, Host: thisHost(c.Rack), PID: os.Getpid(), Nonce: rand.Text(), Port: port}}
 	h.Member.Addresses = hostAddresses(c.Advertise, at)
 	if host, _, err := net.SplitHostPort(c.Listen); err == nil && len(c.Advertise) == 0 {

@@ -204,6 +204,7 @@ func meet(ctx context.Context, address string, c *tls.Config, h *hello) (*roster
 	for {
 		m, a, err := meetOnce(ctx, address, c, h)
 		switch {
+		case err != nil && ctx.Err() != nil: // that the time was over says nothing of the rendezvous
 		case err != nil:
 			last = err
 		case a.World != nil:
@@ -243,6 +244,7 @@ func meetOnce(ctx context.Context, address string, c *tls.Config, h *hello) (*me
 	s, err := conn.NewStream(own, streamDesc, methodMeet)
 	if err == nil {
 		m.s = s
+		h.Wait = patience(ctx)
 		err = send(s, encode(h))
 	}
 	var b []byte
@@ -258,6 +260,14 @@ func meetOnce(ctx context.Context, address string, c *tls.Config, h *hello) (*me
 		return nil, nil, plainly(err)
 	}
 	return m, a, nil
+}
+
+// patience is how long the rendezvous may wait for the others, so that what it says then
+// is heard before the time of ctx is over.
+func patience(ctx context.Context) time.Duration {
+	end, _ := ctx.Deadline() // Open sets one
+	left := time.Until(end)
+	return left - min(left/4, 2*time.Second)
 }
 
 // plainly takes gRPC's wrapping off the text of an error.

@@ -32,7 +32,7 @@ type hello struct {
 	After    uint64 `json:",omitempty"` // the epoch that the ranks have been in before
 	Size     int
 	Member   Member
-	Wait     time.Duration // how long it waits for the others
+	Wait     time.Duration // how long it waits for the others, from then on
 }
 
 // Member is a process of a world.
