@@ -123,7 +123,7 @@ func (l *link) write() {
 		}
 		for _, f := range frames {
 			if err := send(l.s, f); err != nil {
-				l.p.hurt(l.peer, plainly(err))
+				l.unsent(err)
 				return
 			}
 		}
@@ -139,6 +139,18 @@ func (l *link) write() {
 			return
 		}
 	}
+}
+
+// unsent reports that the writer has failed, when the reader has ended: what the peer said
+// before the stream broke is still there to be read, a farewell perhaps, and counts first.
+func (l *link) unsent(err error) {
+	t := time.NewTimer(farewellTime)
+	defer t.Stop()
+	select {
+	case <-l.ended:
+	case <-t.C:
+	}
+	l.p.hurt(l.peer, plainly(err))
 }
 
 // read takes what comes until the stream ends.
