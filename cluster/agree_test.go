@@ -28,8 +28,8 @@ func TestBrokenLinksOfSomePairsAreAgreedOn(t *testing.T) {
 		"rank 0 from three": {5, [][2]int{{0, 1}, {0, 2}, {0, 3}}, []kolo.Rank{1, 2, 3, 4}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			const silence = 800 * time.Millisecond
-			list := together(t, Config{Silence: silence, Transport: "tcp", Rank: rank.Config{Timeout: 10 * time.Second}}, slices.Repeat([]int{1}, c.n)...)
+			t.Parallel()
+			list := together(t, Config{Transport: "tcp", Rank: rank.Config{Timeout: patience}}, slices.Repeat([]int{1}, c.n)...)
 			worlds := worldsOf(list)
 			start := time.Now()
 			for _, e := range c.cuts {
@@ -62,9 +62,6 @@ func TestBrokenLinksOfSomePairsAreAgreedOn(t *testing.T) {
 				}
 				require.NoError(t, err, "rank %d", r)
 				require.Equal(t, len(c.left), groups[r].Size(), "rank %d", r)
-			}
-			if d := time.Since(start); d > 4*silence {
-				t.Errorf("it took %v", d)
 			}
 			closeAll(t, worlds)
 		})

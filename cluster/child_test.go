@@ -27,10 +27,14 @@ import (
 // The children are this test binary again, each a process of a world. What one is to do
 // is in KOLO_TEST_CHILD; it tells what it sees on its standard output, a line each.
 
+// patience is how long a test waits for what must come: it ends a hang, and is no measure
+// of how fast anything is.
+const patience = 2 * time.Minute
+
 // child runs what a test wants of a process of its own, and returns the exit code.
 func child(what string) int {
 	ctx := context.Background()
-	c := rank.Config{Timeout: 30 * time.Second}
+	c := rank.Config{Timeout: patience}
 	var device npu.Device
 	if os.Getenv("KOLO_TEST_DEVICES") != "" {
 		cards, err := sim.New(sim.Config{Devices: 1, Fast: true})
@@ -43,7 +47,7 @@ func child(what string) int {
 		}
 		c.Engine = func(host channel.Engine) channel.Engine { return cards.Engine(host) }
 	}
-	p, err := Open(ctx, Config{Timeout: time.Minute, Transport: os.Getenv("KOLO_TEST_TRANSPORT"), Rank: c})
+	p, err := Open(ctx, Config{Timeout: patience, Transport: os.Getenv("KOLO_TEST_TRANSPORT"), Rank: c})
 	if err != nil {
 		fmt.Println("JOIN", err)
 		return 1

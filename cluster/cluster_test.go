@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/rank"
@@ -69,7 +68,7 @@ func tryEach(t testing.TB, c Config, set func(i int, c *Config), sizes ...int) (
 		c.Getenv = noEnv
 	}
 	if c.Timeout == 0 {
-		c.Timeout = 20 * time.Second
+		c.Timeout = patience
 	}
 	out, errs := make([]*Process, len(sizes)), make([]error, len(sizes))
 	var wg sync.WaitGroup

@@ -31,7 +31,7 @@ func withCards(t *testing.T, transport string, config rank.Config, sizes ...int)
 	c, err := sim.New(sim.Config{Devices: n, Fast: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close(context.Background())) })
-	config.Engine, config.Timeout = func(host channel.Engine) channel.Engine { return c.Engine(host) }, 20*time.Second
+	config.Engine, config.Timeout = func(host channel.Engine) channel.Engine { return c.Engine(host) }, patience
 	s := &cards{c: c, worlds: worldsOf(together(t, Config{Transport: transport, Rank: config}, sizes...))}
 	for i := range n {
 		d, err := c.Open(i)

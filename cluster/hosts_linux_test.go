@@ -66,12 +66,16 @@ func TestHostsAreRightOnAnyNetwork(t *testing.T) {
 			}
 			begin := time.Now()
 			for _, o := range onHosts(t, l, "collectives", mixed(), fmt.Sprint("KOLO_TEST_COUNT=", c.count)) {
-				o.wait(t, "DONE", 40*time.Second)
+				o.wait(t, "DONE", patience)
 			}
 			t.Logf("joined, ran and closed in %v", time.Since(begin))
 		})
 	}
 }
+
+// inTime is long after Config.Silence is over on a machine that has much to do, and long
+// before a call ends at its deadline.
+const inTime = 4 * DefaultSilence
 
 // A host that is cut off in the middle of a collective, and one that is gone without a
 // word, are found by their silence, and a process that is killed by its sockets: the others
@@ -80,18 +84,18 @@ func TestHostThatIsCutOffIsNamedInTime(t *testing.T) {
 	kill := func(o *offspring) { require.NoError(t, o.cmd.Process.Kill()) }
 	for name, c := range map[string]struct {
 		strike func(l *netlab.Lab, o *offspring)
-		bound  time.Duration
+		silent bool // that is how it is missed
 	}{
-		"cut off":  {func(l *netlab.Lab, _ *offspring) { l.Cut(1) }, DefaultSilence},
-		"vanished": {func(l *netlab.Lab, o *offspring) { l.Unplug(1); kill(o) }, DefaultSilence},
-		"killed":   {func(_ *netlab.Lab, o *offspring) { kill(o) }, time.Second},
+		"cut off":  {func(l *netlab.Lab, _ *offspring) { l.Cut(1) }, true},
+		"vanished": {func(l *netlab.Lab, o *offspring) { l.Unplug(1); kill(o) }, true},
+		"killed":   {func(_ *netlab.Lab, o *offspring) { kill(o) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := netlab.New(t, 3, netlab.Config{})
 			list := onHosts(t, l, "loop", three(), fmt.Sprint("KOLO_TEST_COUNT=", 4<<20))
 			for _, o := range list {
-				o.wait(t, "LOOPING", 40*time.Second)
+				o.wait(t, "LOOPING", patience)
 			}
 			at := time.Now()
 			c.strike(l, list[1])
@@ -100,15 +104,16 @@ func TestHostThatIsCutOffIsNamedInTime(t *testing.T) {
 				t.Logf("after %v: %s", d, said)
 				require.Contains(t, said, "rank 1")
 				require.Contains(t, said, "connection lost")
-				require.Less(t, d, c.bound)
-				require.Equal(t, "0 and 2", o.wait(t, "SHRUNK", 20*time.Second))
-				o.wait(t, "DONE", 20*time.Second)
+				require.Equal(t, c.silent, strings.Contains(said, "silent"))
+				require.Less(t, d, inTime)
+				require.Equal(t, "0 and 2", o.wait(t, "SHRUNK", patience))
+				o.wait(t, "DONE", patience)
 			}
 			if name == "cut off" { // it has lost the others
 				said, d := list[1].lost(t, at)
 				require.Contains(t, said, "connection lost")
 				require.Regexp(t, "rank [02]", said)
-				require.Less(t, d, DefaultSilence)
+				require.Less(t, d, inTime)
 			}
 		})
 	}
@@ -121,7 +126,7 @@ func TestHostsThatOnlyMissEachOtherAgreeOnWhoIsLeft(t *testing.T) {
 	l := netlab.New(t, 3, netlab.Config{})
 	list := onHosts(t, l, "loop", three(), fmt.Sprint("KOLO_TEST_COUNT=", 1<<20))
 	for _, o := range list {
-		o.wait(t, "LOOPING", 40*time.Second)
+		o.wait(t, "LOOPING", patience)
 	}
 	at := time.Now()
 	l.Part(0, 1)
@@ -129,20 +134,20 @@ func TestHostsThatOnlyMissEachOtherAgreeOnWhoIsLeft(t *testing.T) {
 		said, d := o.lost(t, at)
 		t.Logf("after %v: %s", d, said)
 		require.Contains(t, said, "connection lost")
-		require.Less(t, d, 2*DefaultSilence)
+		require.Less(t, d, inTime)
 	}
 	for _, o := range []*offspring{list[0], list[2]} {
-		require.Equal(t, "0 and 2", o.wait(t, "SHRUNK", 20*time.Second))
+		require.Equal(t, "0 and 2", o.wait(t, "SHRUNK", patience))
 		t.Logf("shrunk after %v", time.Since(at))
-		o.wait(t, "DONE", 20*time.Second)
+		o.wait(t, "DONE", patience)
 	}
-	require.Contains(t, list[1].wait(t, "FAILED", 20*time.Second), "this process was left out of the world by rank 2")
-	require.Less(t, time.Since(at), 2*DefaultSilence)
+	require.Contains(t, list[1].wait(t, "FAILED", patience), "this process was left out of the world by rank 2")
+	require.Less(t, time.Since(at), inTime)
 }
 
 // lost is what the child has said of a loss, and how long after a moment.
 func (o *offspring) lost(t *testing.T, since time.Time) (string, time.Duration) {
-	said := o.wait(t, "LOST", 20*time.Second)
+	said := o.wait(t, "LOST", patience)
 	var ns int64
 	_, err := fmt.Sscan(said, &ns)
 	require.NoError(t, err)

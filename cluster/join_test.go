@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,14 +17,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// freePort is a port that was free a moment ago.
+// freePort is a port that was free a moment ago, and that no system gives to those who ask
+// for any (RFC 6335, 6, and Linux, which begins at 32768).
 func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, l.Close()) }()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	require.NoError(t, err)
-	return port
+	for {
+		port := strconv.Itoa(10000 + rand.IntN(22000))
+		if l, err := net.Listen("tcp", ":"+port); err == nil {
+			require.NoError(t, l.Close())
+			return port
+		}
+		require.NoError(t, t.Context().Err())
+	}
 }
 
 func TestRankZeroServesTheRendezvous(t *testing.T) {

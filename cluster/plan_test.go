@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -25,8 +24,8 @@ func tuneAndUse(ctx context.Context, p *Process) error {
 		return err
 	}
 	fmt.Printf("TABLE %d rules, digest %x: %v\n", len(tuned.Tuning.Rules), tuned.Tuning.Digest(), tuned.Tuning.Rules)
-	next, err := Open(ctx, Config{After: p.Epoch(), Timeout: time.Minute, Transport: os.Getenv("KOLO_TEST_TRANSPORT"),
-		Rank: rank.Config{Timeout: 30 * time.Second, Tuning: tuned.Tuning}})
+	next, err := Open(ctx, Config{After: p.Epoch(), Timeout: patience, Transport: os.Getenv("KOLO_TEST_TRANSPORT"),
+		Rank: rank.Config{Timeout: patience, Tuning: tuned.Tuning}})
 	if err != nil {
 		return err
 	}
@@ -50,17 +49,17 @@ func TestTuneBetweenProcesses(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			list := spawn(t, "tune", 3, "KOLO_TEST_TRANSPORT="+transport)
 			for _, word := range []string{"TABLE", "CHOICE-16", "CHOICE-10000"} {
-				first := list[0].wait(t, word, time.Minute)
+				first := list[0].wait(t, word, patience)
 				t.Log(word, first)
 				for _, o := range list[1:] {
-					require.Equal(t, first, o.wait(t, word, time.Minute))
+					require.Equal(t, first, o.wait(t, word, patience))
 				}
 				if word != "TABLE" {
 					require.Contains(t, first, "tuning rule")
 				}
 			}
 			for _, o := range list {
-				o.wait(t, "DONE", time.Minute)
+				o.wait(t, "DONE", patience)
 			}
 		})
 	}
@@ -78,8 +77,8 @@ func TestTablesThatDifferBetweenProcesses(t *testing.T) {
 			for i, table := range [][]plan.Rule{rules, other} {
 				go func() { // ends with the join
 					var err error
-					list[i], err = Open(t.Context(), Config{Rendezvous: at, Size: 2, Ranks: []kolo.Rank{kolo.Rank(i)}, Timeout: 20 * time.Second,
-						Getenv: noEnv, Transport: "tcp", Rank: rank.Config{Timeout: 20 * time.Second, Tuning: &plan.Tuning{Rules: table}}})
+					list[i], err = Open(t.Context(), Config{Rendezvous: at, Size: 2, Ranks: []kolo.Rank{kolo.Rank(i)}, Timeout: patience,
+						Getenv: noEnv, Transport: "tcp", Rank: rank.Config{Timeout: patience, Tuning: &plan.Tuning{Rules: table}}})
 					errs <- err
 				}()
 			}
@@ -97,7 +96,7 @@ func TestTablesThatDifferBetweenProcesses(t *testing.T) {
 // Between processes the model chooses, since all must choose alike, and Explain says so. A
 // group within one of them is timed.
 func TestTimedBetweenProcesses(t *testing.T) {
-	worlds := worldsOf(together(t, Config{Transport: "tcp", Rank: rank.Config{Timeout: 20 * time.Second, Choice: plan.Timed, Contest: plan.ContestConfig{Within: 1000}}}, 1, 2))
+	worlds := worldsOf(together(t, Config{Transport: "tcp", Rank: rank.Config{Timeout: patience, Choice: plan.Timed, Contest: plan.ContestConfig{Within: 1000}}}, 1, 2))
 	for _, err := range each(worlds, func(w *rank.World) error {
 		for range 50 {
 			if err := allReduce(t.Context(), w.Group(), allRanks(3), 1000); err != nil {
@@ -141,7 +140,7 @@ func TestPlansFromOutsideBetweenProcesses(t *testing.T) {
 				one := &plan.Library{}
 				require.NoError(t, one.Add(&own))
 				sizes := []int{1, e.Ranks - 1}
-				worlds := worldsOf(together(t, Config{Transport: transport, Rank: rank.Config{Timeout: 20 * time.Second, Plans: one}}, sizes...))
+				worlds := worldsOf(together(t, Config{Transport: transport, Rank: rank.Config{Timeout: patience, Plans: one}}, sizes...))
 				for turn := range 4 {
 					for r, err := range each(worlds, func(w *rank.World) error { return callPlan(t, w, e, turn) }) {
 						require.NoError(t, err, "turn %d, rank %d", turn, r)

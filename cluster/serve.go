@@ -244,7 +244,7 @@ func meetOnce(ctx context.Context, address string, c *tls.Config, h *hello) (*me
 	s, err := conn.NewStream(own, streamDesc, methodMeet)
 	if err == nil {
 		m.s = s
-		h.Wait = patience(ctx)
+		h.Wait = timeToWait(ctx)
 		err = send(s, encode(h))
 	}
 	var b []byte
@@ -262,9 +262,9 @@ func meetOnce(ctx context.Context, address string, c *tls.Config, h *hello) (*me
 	return m, a, nil
 }
 
-// patience is how long the rendezvous may wait for the others, so that what it says then
+// timeToWait is how long the rendezvous may wait for the others, so that what it says then
 // is heard before the time of ctx is over.
-func patience(ctx context.Context) time.Duration {
+func timeToWait(ctx context.Context) time.Duration {
 	end, _ := ctx.Deadline() // Open sets one
 	left := time.Until(end)
 	return left - min(left/4, 2*time.Second)

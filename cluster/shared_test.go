@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/rank"
@@ -19,7 +18,7 @@ func TestAllocSharedOverProcesses(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		for _, sizes := range [][]int{{1, 1}, {2, 1, 1}} {
 			t.Run(transport+"/"+strings.Join(strings.Fields(kolo.RankList(ranksOf(sizes))), ""), func(t *testing.T) {
-				worlds := worldsOf(together(t, Config{Transport: transport, Rank: rank.Config{Timeout: 20 * time.Second}}, sizes...))
+				worlds := worldsOf(together(t, Config{Transport: transport, Rank: rank.Config{Timeout: patience}}, sizes...))
 				for r, err := range each(worlds, func(w *rank.World) error { return inSharedMemory(t, w) }) {
 					require.NoError(t, err, "rank %d", r)
 				}

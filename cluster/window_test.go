@@ -192,7 +192,7 @@ func TestWindowsBetweenProcesses(t *testing.T) {
 				}
 				list := spawn(t, "window", 2, env...)
 				for _, o := range list {
-					o.wait(t, "DONE", 30*time.Second)
+					o.wait(t, "DONE", patience)
 				}
 				list[1].wait(t, "DECODED", time.Second)
 				t.Logf("%v", time.Since(start))

@@ -80,7 +80,7 @@ func TestEveryCollectiveOverProcesses(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		for _, sizes := range [][]int{{1, 1}, {1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1, 1}, {2, 2}, {3, 3}, {2, 3}} {
 			t.Run(transport+"/"+strings.Join(strings.Fields(kolo.RankList(ranksOf(sizes))), ""), func(t *testing.T) {
-				worlds := worldsOf(together(t, Config{Transport: transport, Rank: rank.Config{Timeout: 20 * time.Second}}, sizes...))
+				worlds := worldsOf(together(t, Config{Transport: transport, Rank: rank.Config{Timeout: patience}}, sizes...))
 				n := len(worlds)
 				for _, k := range kolo.Collectives() {
 					for r, err := range each(worlds, func(w *rank.World) error {
@@ -111,7 +111,7 @@ func TestTensorsBesideSingleBuffersOverProcesses(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		for _, sizes := range [][]int{{1, 1}, {2, 1, 1}} {
 			t.Run(transport+"/"+strings.Join(strings.Fields(kolo.RankList(ranksOf(sizes))), ""), func(t *testing.T) {
-				worlds := worldsOf(together(t, Config{Transport: transport, Rank: rank.Config{Timeout: 20 * time.Second}}, sizes...))
+				worlds := worldsOf(together(t, Config{Transport: transport, Rank: rank.Config{Timeout: patience}}, sizes...))
 				for from := range lengths { // whichever comes first
 					for r, err := range each(worlds, func(w *rank.World) error {
 						g, err := w.NewGroup(rank.GroupConfig{Name: fmt.Sprint("from ", from), Ranks: allRanks(len(worlds))})
@@ -170,7 +170,7 @@ func ranksOf(sizes []int) (list []kolo.Rank) {
 func TestMismatchBetweenProcessesIsNamedOnAllRanks(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		t.Run(transport, func(t *testing.T) {
-			worlds := worldsOf(together(t, Config{Transport: transport, Rank: rank.Config{Timeout: 20 * time.Second}}, 1, 1, 2))
+			worlds := worldsOf(together(t, Config{Transport: transport, Rank: rank.Config{Timeout: patience}}, 1, 1, 2))
 			for r, err := range each(worlds, func(w *rank.World) error {
 				n := 1000
 				if w.Rank() == 1 {
