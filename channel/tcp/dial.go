@@ -368,9 +368,11 @@ func (d *driver) find(ctx context.Context, h *hello) (*link, error) {
 }
 
 // take makes c the link's control connection, or says why not. greeted is called when
-// the greeting is over.
+// the greeting is over. Who hears that it is welcome may call for data at once, so the
+// link is held until it is up; the answer fits into what a new connection takes unread.
 func (l *link) take(c net.Conn, h *hello, greeted func()) {
 	a := answer{eager: int64(l.d.cfg.Eager), window: int64(l.d.cfg.Window)}
+	var done endings
 	l.mu.Lock()
 	switch {
 	case l.err != nil:
@@ -382,21 +384,14 @@ func (l *link) take(c net.Conn, h *hello, greeted func()) {
 	default:
 		l.state, l.number = greeting, h.link
 	}
-	l.mu.Unlock()
 	_, err := c.Write(a.encode())
 	greeted()
-	if a.verdict != welcome {
-		hangUp(c)
-		return
-	}
-	var done endings
-	l.mu.Lock()
-	if err == nil {
+	if err == nil && a.verdict == welcome {
 		err = l.start(c, h.eager, h.window, &done)
 	} else {
 		hangUp(c)
 	}
-	if err != nil {
+	if err != nil && a.verdict == welcome {
 		l.lose(err, &done)
 	}
 	l.mu.Unlock()

@@ -436,6 +436,46 @@ func TestDataConnectionThatEndsFirst(t *testing.T) {
 	require.Equal(t, bytesOf(1000, 4), dst)
 }
 
+// Who has been welcomed may open a data connection at once: it is not refused because the
+// other end has not yet come to note that the control connection is there.
+func TestDataConnectionAtOnce(t *testing.T) {
+	p := newParty(t, 0, Config{}, channel.Config{Job: "test"})
+	me := address{host: p.d.host, port: 1, known: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}
+	require.NoError(t, p.d.Meet([]channel.Peer{{Rank: 1, Address: me.encode()}}))
+	p.d.mu.Lock()
+	l := p.d.link(side{me: 0, peer: 1})
+	p.d.mu.Unlock()
+	listen, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, listen.Close()) }()
+	there, err := net.Dial("tcp", listen.Addr().String())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, there.Close()) }()
+	here, err := listen.Accept()
+	require.NoError(t, err)
+	written := make(chan struct{})
+	var taken sync.WaitGroup
+	taken.Go(func() { // ends with the greeting
+		l.take(here, &hello{job: "test", from: 1, to: 0, link: 5, eager: 1000, window: 1 << 20}, func() {
+			close(written)
+			<-time.After(50 * time.Millisecond) // it is slow to note
+		})
+	})
+	a, err := readAnswer(there)
+	require.NoError(t, err)
+	require.Equal(t, welcome, a.verdict, a.text)
+	<-written
+	c, err := net.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), p.d.mine.port).String())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	_, err = c.Write((&hello{role: data, job: "test", from: 1, to: 0, link: 5}).encode())
+	require.NoError(t, err)
+	a, err = readAnswer(c)
+	require.NoError(t, err)
+	require.Equal(t, welcome, a.verdict, a.text)
+	taken.Wait()
+}
+
 // Where nothing comes, a data connection that was cut ends the link all the same.
 func TestDataConnectionThatIsCut(t *testing.T) {
 	begin := time.Now()
