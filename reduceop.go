@@ -46,14 +46,17 @@ func PreMulSum(scale float64) ReduceOp { return ReduceOp{Kind: OpPreMulSum, Scal
 // Valid says whether the kind is one of those above.
 func (o ReduceOp) Valid() bool { return o.Kind <= OpPreMulSum }
 
-// Check says why the pair of o and d cannot be computed, or nil. All pairs can,
-// but for a PreMulSum of an integer type whose factor the type cannot hold.
+// Check says why the pair of o and d cannot be computed, or nil: ErrUnsupported for a
+// type that is only moved, ErrArgument for what is no operation or type and for a
+// PreMulSum of an integer type whose factor the type cannot hold.
 func (o ReduceOp) Check(d DType) error {
 	switch {
 	case !o.Valid():
 		return fmt.Errorf("%w: no reduce operation %d; known: sum, prod, max, min, avg, premulsum", ErrArgument, o.Kind)
 	case !d.Valid():
 		return fmt.Errorf("%w: no element type %d", ErrArgument, d)
+	case !d.Reducible():
+		return fmt.Errorf("%w: %v of %v: such elements are moved and not computed with; reduce them as a wider type", ErrUnsupported, o, d)
 	case o.Kind != OpPreMulSum || d.Float():
 		return nil
 	}

@@ -91,7 +91,12 @@ func wrongArguments() []wrongArgument {
 	add("AllReduce/Types", Request{Collective: kolo.AllReduce, In: in(4), Out: floats(1, 4)}, arg, "int32 and the output of fp32")
 	add("AllReduce/NoSuchType", Request{Collective: kolo.AllReduce, In: asBytes(make([]byte, 8), 77), Out: asBytes(make([]byte, 8), 77)}, arg, "77")
 	add("Broadcast/NoSuchTypeAndNothing", Request{Collective: kolo.Broadcast, Out: Buffer{DType: 200}}, arg, "200")
-	add("AllGather/NoSuchTypeAndNothing", Request{Collective: kolo.AllGather, In: Buffer{DType: 12}, Out: Buffer{DType: 12}}, arg, "12")
+	add("AllGather/NoSuchTypeAndNothing", Request{Collective: kolo.AllGather, In: Buffer{DType: 13}, Out: Buffer{DType: 13}}, arg, "13")
+	for _, d := range kolo.DTypes() {
+		if !d.Reducible() {
+			add("AllReduce/"+d.String(), Request{Collective: kolo.AllReduce, In: asBytes(make([]byte, 16), d), Out: asBytes(make([]byte, 16), d)}, kolo.ErrUnsupported, "sum of "+d.String())
+		}
+	}
 	add("Send/NoSuchTypeAndNothing", Request{Collective: kolo.Send, In: Buffer{DType: 99}, Peer: 0}, arg, "99")
 	add("AllReduce/NoSuchOperation", Request{Collective: kolo.AllReduce, In: in(4), Out: in(4), Op: kolo.ReduceOp{Kind: 99}}, arg, "99")
 	add("AllReduce/HalfAnInteger", Request{Collective: kolo.AllReduce, In: in(4), Out: in(4), Op: kolo.PreMulSum(0.5)}, no, "0.5")

@@ -7,7 +7,7 @@ import (
 )
 
 // Number is an element type of a Go slice that collectives take. Float16 and
-// BFloat16 have no Go type; see Float16s and BFloat16s.
+// BFloat16 have no Go type; see Float16s and BFloat16s, and Bytes for the 8-bit floats.
 type Number interface {
 	~int8 | ~int16 | ~int32 | ~int64 | ~int |
 		~uint8 | ~uint16 | ~uint32 | ~uint64 | ~uint |
@@ -35,6 +35,11 @@ func Float16s(bits []uint16) Buffer {
 func BFloat16s(bits []uint16) Buffer {
 	return Buffer{Memory: kolo.HostMemory(bytesOf(bits)), DType: kolo.BFloat16}
 }
+
+// Bytes is the Buffer of elements of any type, as they lie in memory. It is for types
+// that have no Go type, as kolo.Float8E4M3. It shares the slice's memory, which is to be aligned to
+// the elements, or to 8 bytes where they are larger.
+func Bytes(d kolo.DType, b []byte) Buffer { return Buffer{Memory: kolo.HostMemory(b), DType: d} }
 
 // Count is the number of elements.
 func (b Buffer) Count() int64 {

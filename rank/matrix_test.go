@@ -77,7 +77,7 @@ var (
 	matrixPlaces      = places()
 	matrixAlgorithms  = plan.Algorithms()
 	matrixCollectives = kolo.Collectives()
-	matrixDTypes      = kolo.DTypes()
+	matrixDTypes      = kolo.DTypes() // those that are only moved last
 	matrixOps         = []kolo.ReduceOp{kolo.Sum, kolo.Prod, kolo.Max, kolo.Min, kolo.Avg, kolo.PreMulSum(2)}
 	matrixCounts      = []string{"none", "one", "seven", "fewer than ranks", "more than ranks", "thousands", "blocks of the engine"}
 	matrixRoots       = []string{"first", "middle", "last"}
@@ -124,7 +124,7 @@ func (c matrixCase) sizes() (n [numFactors]int) {
 		n[ofCount] = blocks // the large vectors are for few ranks
 	}
 	if k.Reduces() {
-		n[withOp] = len(matrixOps)
+		n[ofDType], n[withOp] = len(kolo.ReducibleDTypes()), len(matrixOps)
 	}
 	if k.Rooted() {
 		n[atRoot] = len(matrixRoots)

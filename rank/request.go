@@ -258,7 +258,7 @@ func (c *asked) checkBuffer(what string, b Buffer) error {
 		return fmt.Errorf("%w: the %s has no element type %d", kolo.ErrArgument, what, b.DType)
 	case b.Memory.Len()%int64(size) != 0:
 		return fmt.Errorf("%w: the %s has %d bytes, no whole number of %v elements", kolo.ErrArgument, what, b.Memory.Len(), b.DType)
-	case !spanOf(b.Memory).aligned(size):
+	case !spanOf(b.Memory).aligned(min(size, 8)): // no instruction wants more
 		return fmt.Errorf("%w: the %s is not aligned to its %v elements", kolo.ErrArgument, what, b.DType)
 	case b.DType != c.call.DType:
 		return fmt.Errorf("%w: the input is of %v and the %s of %v", kolo.ErrArgument, c.call.DType, what, b.DType)

@@ -61,7 +61,7 @@ func feed(b []byte, next func() int) (log string, err error) {
 }
 
 func randomHeader(rng *rand.Rand) header {
-	h := header{kind: kind(1 + rng.IntN(int(kinds)-1)), dtype: kolo.DType(rng.IntN(kolo.NumDTypes)), digest: rng.Uint64(), id: rng.Uint64(),
+	h := header{kind: kind(1 + rng.IntN(int(kinds)-1)), dtype: kolo.DTypes()[rng.IntN(len(kolo.DTypes()))], digest: rng.Uint64(), id: rng.Uint64(),
 		credit: rng.Int64N(maxSize), size: rng.Int64N(maxSize), offset: rng.Int64N(maxSize),
 		key: channel.Key{Group: rng.Uint64(), Call: rng.Uint64(), Class: channel.Class(rng.IntN(3)), Lane: uint8(rng.Uint32()), Number: rng.Uint32()}}
 	if h.size = rng.Int64N(maxSize); h.body() > 0 {

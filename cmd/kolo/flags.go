@@ -199,14 +199,10 @@ func (f *testFlags) sizes(c *perf.Config) error {
 // elementType is what -d says.
 func (f *testFlags) elementType() (kolo.DType, error) {
 	d, err := kolo.ParseDType(f.dtype)
-	if err == nil {
-		return d, nil
+	if err != nil || d == kolo.Int128 {
+		return 0, fmt.Errorf("-d %q: want int8, int16, int32, int64, uint8, uint16, uint32, uint64, fp16, bfp16, fp32 or fp64; fp8e4m3, fp8e5m2, fp8e8m0 or hif8 where nothing is reduced", f.dtype)
 	}
-	switch f.dtype {
-	case "int128", "hif8", "fp8e4m3", "fp8e5m2", "fp8e8m0":
-		return 0, fmt.Errorf("-d %s: kolo has no such numbers; nearest are fp16 and bfp16", f.dtype)
-	}
-	return 0, fmt.Errorf("-d %q: want int8, int16, int32, int64, uint8, uint16, uint32, uint64, fp16, bfp16, fp32 or fp64", f.dtype)
+	return d, nil
 }
 
 // operation is what -o says. hccl_test has no avg.

@@ -37,7 +37,7 @@ func benchmark(b *testing.B, name string, n, slices int, f func()) {
 // benchOps is mainOps, and the averages over 2 ranks beside those over 3.
 func benchOps() []Op {
 	ops := mainOps()
-	for _, d := range kolo.DTypes() {
+	for _, d := range kolo.ReducibleDTypes() {
 		ops = append(ops, OpOf(d, kolo.Avg, 2))
 	}
 	return ops

@@ -13,7 +13,7 @@ import (
 // that are awkward.
 func allOps() []Op {
 	var ops []Op
-	for _, d := range kolo.DTypes() {
+	for _, d := range kolo.ReducibleDTypes() {
 		for _, r := range []kolo.ReduceOp{kolo.Sum, kolo.Prod, kolo.Max, kolo.Min} {
 			ops = append(ops, OpOf(d, r, 3))
 		}
@@ -37,7 +37,7 @@ func allOps() []Op {
 // mainOps is one Op for each element type and kind.
 func mainOps() []Op {
 	var ops []Op
-	for _, d := range kolo.DTypes() {
+	for _, d := range kolo.ReducibleDTypes() {
 		for _, r := range []kolo.ReduceOp{kolo.Sum, kolo.Prod, kolo.Max, kolo.Min, kolo.Avg, kolo.PreMulSum(3)} {
 			ops = append(ops, OpOf(d, r, 3))
 		}
@@ -74,7 +74,7 @@ func fill(rng *rand.Rand, t kolo.DType, b []byte) {
 // pools are some thousand elements of every type: mostly of ordinary size, some any
 // bits at all, some special.
 var pools = func() (ps [kolo.NumDTypes]func() []byte) {
-	for _, t := range kolo.DTypes() {
+	for _, t := range kolo.ReducibleDTypes() {
 		ps[t] = sync.OnceValue(func() []byte {
 			rng := rand.New(rand.NewPCG(99, uint64(t)))
 			size, special := t.Size(), specials(t)

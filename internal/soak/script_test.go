@@ -133,7 +133,7 @@ func (s *script) randomTaste(rng *rand.Rand) taste {
 		list = append(list[:some(4)], kolo.AllReduce)
 	}
 	t.collectives = list
-	types := kolo.DTypes()
+	types := kolo.ReducibleDTypes()
 	for range some(2) {
 		t.dtypes = append(t.dtypes, types[rng.IntN(len(types))])
 	}
