@@ -87,6 +87,16 @@ func wrongArguments() []wrongArgument {
 	add("AllToAllVC/Negative", Request{Collective: kolo.AllToAllVC, In: in(3), Out: in(3), Send: v(1, 1, 1, 1, 1, 1, 1, 1, -1)}, arg, "Send.Counts[8] is -1")
 	add("AllToAllVC/Overflows", Request{Collective: kolo.AllToAllVC, In: in(3), Out: in(3), Send: v(1, 1, 1, 1<<62, 1<<62, 1<<62, 1, 1, 1)}, arg, "part")
 
+	add("AllGather/NoOutput", Request{Collective: kolo.AllGather, In: in(4)}, arg, "the output has 0 elements; want 12, a part of 4 for each of 3 ranks")
+
+	// Tensors.
+	add("Tensors/None", Request{Collective: kolo.AllReduce, Tensors: []Buffer{}}, arg, "0 tensors")
+	add("Tensors/Types", Request{Collective: kolo.AllReduce, Tensors: []Buffer{in(1), floats(1, 2)}}, arg, "tensor 1 is of fp32, tensor 0 of int32")
+	add("Tensors/TypeOfNothing", Request{Collective: kolo.AllReduce, Tensors: []Buffer{in(1), {DType: kolo.Float64}}}, arg, "tensor 1 is of fp64, tensor 0 of int32")
+	add("Tensors/Device", Request{Collective: kolo.AllReduce, Tensors: []Buffer{in(1), device}}, no, "tensor 1: not supported: the engine of this process does not reach memory of space 7")
+	add("Tensors/InBesides", Request{Collective: kolo.AllReduce, In: in(1), Tensors: []Buffer{in(1)}}, arg, "In or Out besides")
+	add("Tensors/Broadcast", Request{Collective: kolo.Broadcast, Tensors: []Buffer{in(1)}}, no, "Tensors are for AllReduce")
+
 	// Types.
 	add("AllReduce/Types", Request{Collective: kolo.AllReduce, In: in(4), Out: floats(1, 4)}, arg, "int32 and the output of fp32")
 	add("AllReduce/NoSuchType", Request{Collective: kolo.AllReduce, In: asBytes(make([]byte, 8), 77), Out: asBytes(make([]byte, 8), 77)}, arg, "77")
@@ -147,7 +157,8 @@ func wrongArguments() []wrongArgument {
 	}
 
 	// What is no call.
-	for _, c := range []kolo.Collective{kolo.NoCollective, kolo.BatchSendRecv, 42, 255} {
+	add("NoCall/None", Request{In: in(1), Out: in(1)}, arg, "Request.Collective is not set")
+	for _, c := range []kolo.Collective{kolo.BatchSendRecv, 42, 255} {
 		add("NoCall/"+c.String(), Request{Collective: c, In: in(1), Out: in(1)}, arg, "is no call of a group")
 	}
 	return list
@@ -210,6 +221,10 @@ func TestUnusualArgumentsAreTaken(t *testing.T) {
 		require.Equal(t, value(0, 0), b[20])
 		require.Equal(t, []int32{value(1, 0), value(1, 1)}, b[14:16])
 		require.Zero(t, b[16])
+		inside := Vector{Counts: []int64{3, 2, 0}, Displs: []int64{20, 30, 21}}
+		require.NoError(t, AllGatherV(ctx, g, b, fill(w.Rank(), 3)[:inside.Counts[me]], inside), "an empty part inside another")
+		require.Equal(t, fill(0, 3), b[20:23])
+		require.Equal(t, fill(1, 3)[:2], b[30:32])
 		return nil
 	})
 	require.NoError(t, errors.Join(errs...))
@@ -350,7 +365,7 @@ func TestWrongGroupsAreRefused(t *testing.T) {
 			kind  error
 			text  string
 		}{
-			{GroupConfig{}, kolo.ErrArgument, "without ranks"},
+			{GroupConfig{}, kolo.ErrArgument, "Ranks is empty"},
 			{GroupConfig{Ranks: []kolo.Rank{0, 4}}, kolo.ErrArgument, "Ranks[1] is 4"},
 			{GroupConfig{Ranks: []kolo.Rank{0, -1}}, kolo.ErrArgument, "Ranks[1] is -1"},
 			{GroupConfig{Ranks: []kolo.Rank{0, 1, 0}}, kolo.ErrArgument, "rank 0 is in the list twice"},
@@ -384,7 +399,8 @@ func TestWrongConfigurationsAreRefused(t *testing.T) {
 		{2, Config{Algorithm: "magic"}, kolo.ErrArgument, `"magic"`},
 		{2, Config{Driver: "smoke"}, kolo.ErrUnsupported, `"smoke"`},
 		{2, Config{Topology: plan.OneProcess(3)}, kolo.ErrArgument, "3 ranks, the world 2"},
-		{2, Config{Choice: 9}, kolo.ErrArgument, "9"},
+		{2, Config{Choice: 9}, kolo.ErrArgument, "Config.Choice"},
+		{2, Config{Tuning: &plan.Tuning{Rules: []plan.Rule{{Algorithm: "magic"}}}}, kolo.ErrArgument, "Config.Tuning"},
 	} {
 		err := c.config.Run(t.Context(), c.ranks, func(context.Context, *World) error { panic("never") })
 		require.ErrorIs(t, err, c.kind, "%v", c)

@@ -211,13 +211,17 @@ func TestSecondCloseWaitsForTheFirst(t *testing.T) {
 			sleep(time.Second)
 			short, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			require.NoError(t, worlds[0].Close(short))
+			require.ErrorIs(t, worlds[0].Close(short), kolo.ErrCanceled)
+			require.ErrorIs(t, worlds[0].Group().Close(short), kolo.ErrCanceled)
 			require.Equal(t, 2*time.Second, time.Since(start))
 			require.NoError(t, worlds[0].Close(t.Context()))
 			require.Equal(t, time.Minute, time.Since(start))
+			require.NoError(t, worlds[0].Close(short), "it is closed")
 		})
 		wg.Wait()
 		require.Error(t, work.Wait(t.Context()))
+		_, err := worlds[0].Shrink(t.Context())
+		require.ErrorIs(t, err, kolo.ErrClosed)
 	})
 }
 

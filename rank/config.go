@@ -160,6 +160,12 @@ func (c *Config) Validate() error {
 	if c.Check > Strict {
 		return fmt.Errorf("%w: Config.Check %d; known: digests, strict", kolo.ErrArgument, c.Check)
 	}
+	if err := (plan.Policy{Way: c.Choice}).Validate(); err != nil {
+		return fmt.Errorf("Config.Choice: %w", err)
+	}
+	if err := (plan.Policy{Tuning: c.Tuning}).Validate(); err != nil {
+		return fmt.Errorf("Config.Tuning: %w", err)
+	}
 	if err := c.checkAlgorithm(c.Algorithm); err != nil {
 		return fmt.Errorf("Config.Algorithm: %w", err)
 	}

@@ -24,11 +24,11 @@ type GroupConfig struct {
 	Name string
 	// Ranks are the members, in world numbering. Their order is the group's numbering.
 	Ranks []kolo.Rank
-	// Algorithm overrides Config.Algorithm for the group.
+	// Algorithm overrides Config.Algorithm for the group. Empty does not.
 	Algorithm string
-	// Timeout overrides Config.Timeout for the group.
+	// Timeout overrides Config.Timeout for the group. 0 does not; negative means no deadline.
 	Timeout time.Duration
-	// Priority of the group's data over that of others: larger first.
+	// Priority of the group's data over that of others: larger first, 0 in the middle.
 	Priority int
 }
 
@@ -62,18 +62,18 @@ type Group struct {
 // the deadline error of the others' first call.
 func (w *World) NewGroup(c GroupConfig) (*Group, error) {
 	me := slices.Index(c.Ranks, w.rank)
+	if c.Name == "" && len(c.Ranks) > 0 {
+		c.Name = nameOf(c.Ranks)
+	}
 	if err := w.checkRanks(c.Ranks); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("new group %q: %w", c.Name, err)
 	}
 	if me < 0 {
 		return nil, &kolo.Error{Group: c.Name, Rank: w.rank, Peer: kolo.NoRank,
-			Err: fmt.Errorf("%w: the group has world ranks %s", kolo.ErrNotMember, kolo.RankList(c.Ranks))}
+			Err: fmt.Errorf("%w: the group is of world ranks %s; only they make it", kolo.ErrNotMember, kolo.RankList(c.Ranks))}
 	}
 	if err := w.p.cfg.checkAlgorithm(c.Algorithm); err != nil {
-		return nil, fmt.Errorf("GroupConfig.Algorithm: %w", err)
-	}
-	if c.Name == "" {
-		c.Name = nameOf(c.Ranks)
+		return nil, fmt.Errorf("new group %q: GroupConfig.Algorithm: %w", c.Name, err)
 	}
 	g := &Group{world: w, rank: kolo.Rank(me), idle: make(chan struct{}, 1), left: make(chan struct{})}
 	h, err := w.enter(c, g)
@@ -127,7 +127,7 @@ func (w *World) enter(c GroupConfig, g *Group) (*hub, error) {
 
 func (w *World) checkRanks(ranks []kolo.Rank) error {
 	if len(ranks) == 0 {
-		return fmt.Errorf("%w: a group without ranks", kolo.ErrArgument)
+		return fmt.Errorf("%w: GroupConfig.Ranks is empty", kolo.ErrArgument)
 	}
 	seen := map[kolo.Rank]bool{}
 	for i, r := range ranks {
@@ -207,7 +207,7 @@ func (g *Group) Err() error {
 
 // Close leaves the group, after this rank's calls in flight have ended; when ctx or
 // Config.CloseTimeout ends first they are aborted. The other members hear of it at
-// once. It may be called again, and then waits for the first Close.
+// once. It may be called again, and then waits for the first Close or for ctx.
 func (g *Group) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, g.world.p.cfg.CloseTimeout)
 	defer cancel()
@@ -216,9 +216,8 @@ func (g *Group) Close(ctx context.Context) error {
 
 func (g *Group) leave(ctx context.Context, cause error) error {
 	if g.closed.Swap(true) {
-		select {
-		case <-g.left:
-		case <-ctx.Done():
+		if err := closedBy(ctx, g.left); err != nil && cause == nil {
+			return &kolo.Error{Group: g.Name(), Rank: g.rank, Peer: kolo.NoRank, Err: err}
 		}
 		return nil
 	}
@@ -248,6 +247,21 @@ func (g *Group) leave(ctx context.Context, cause error) error {
 	w.groups = slices.DeleteFunc(w.groups, func(x *Group) bool { return x == g })
 	w.mu.Unlock()
 	return errors.Join(errs...)
+}
+
+// closedBy waits for a first Close, or for ctx.
+func closedBy(ctx context.Context, left <-chan struct{}) error {
+	select {
+	case <-left:
+		return nil
+	case <-ctx.Done():
+	}
+	select {
+	case <-left: // both are true: it is closed
+		return nil
+	default:
+		return fmt.Errorf("the first Close goes on: %w", canceled(ctx))
+	}
 }
 
 // drain waits until no call of this rank is in flight, and says whether that came

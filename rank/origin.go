@@ -333,7 +333,7 @@ func (a *rankActor) begin(x *Transfer) {
 	g.line.say(r)
 	if x.kind == transferPut && x.size > 0 {
 		x.op.Kind, x.moving = channel.Send, true
-		g.line.post(&x.op, g.line.key(laneData, 0, x.id), x, x.local()...)
+		g.line.post(&x.op, g.line.key(laneData, 0, x.id), (*data)(x), x.local()...)
 	}
 }
 
@@ -356,7 +356,7 @@ func (a *rankActor) answer(g *Target, r record) error {
 			return fmt.Errorf("%w: %s was answered as a get", kolo.ErrArgument, x.what())
 		}
 		x.op.Kind, x.moving = channel.Recv, true
-		g.line.post(&x.op, g.line.key(laneData, 0, x.id), x, x.local()...)
+		g.line.post(&x.op, g.line.key(laneData, 0, x.id), (*data)(x), x.local()...)
 		return nil
 	default:
 		return fmt.Errorf("%w: a target has sent a record of kind %d", kolo.ErrArgument, r.kind)
@@ -367,8 +367,12 @@ func (a *rankActor) answer(g *Target, r record) error {
 	return nil
 }
 
+// data is a Transfer as the channel knows it: users have no use for Complete.
+type data Transfer
+
 // Complete hears that the data has been moved by the channel.
-func (x *Transfer) Complete(op *channel.Op) {
+func (d *data) Complete(op *channel.Op) {
+	x := (*Transfer)(d)
 	g := x.target
 	a := g.win.world.actor
 	x.moving = false

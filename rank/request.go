@@ -223,6 +223,9 @@ func (c *asked) fill(g *Group, r *Request) error {
 	case kolo.Send, kolo.Recv:
 		return c.message(r, n)
 	}
+	if r.Collective == kolo.NoCollective {
+		return fmt.Errorf("%w: Request.Collective is not set", kolo.ErrArgument)
+	}
 	return fmt.Errorf("%w: %v is no call of a group", kolo.ErrArgument, r.Collective)
 }
 
@@ -233,7 +236,7 @@ func (c *asked) checkTypes(r *Request, e channel.Engine) error {
 	}
 	for _, m := range []kolo.Memory{r.In.Memory, r.Out.Memory} {
 		if m.Space != kolo.HostSpace && !e.Reaches(m.Space) {
-			return fmt.Errorf("%w: the engine of this process does not reach memory of space %d", kolo.ErrUnsupported, m.Space)
+			return unreached(m.Space)
 		}
 	}
 	if err := c.checkBuffer("input", r.In); err != nil {
@@ -247,6 +250,11 @@ func (c *asked) checkTypes(r *Request, e channel.Engine) error {
 	}
 	c.call.Op = kolo.ReduceOp{}
 	return nil
+}
+
+// unreached is the error of memory that the engine of this process cannot address.
+func unreached(s kolo.Space) error {
+	return fmt.Errorf("%w: the engine of this process does not reach memory of space %d; Config.Engine makes one that does", kolo.ErrUnsupported, s)
 }
 
 func (c *asked) checkBuffer(what string, b Buffer) error {
@@ -272,6 +280,14 @@ func (c *asked) elements(m kolo.Memory) int64 { return m.Len() / int64(c.call.DT
 func (c *asked) sized(what string, m kolo.Memory, want int64) error {
 	if got := c.elements(m); got != want {
 		return fmt.Errorf("%w: the %s has %d elements; want %d", kolo.ErrArgument, what, got, want)
+	}
+	return nil
+}
+
+// shared is sized for a buffer that has a part for each of n ranks.
+func (c *asked) shared(what string, m kolo.Memory, n int64) error {
+	if err := c.sized(what, m, n*c.call.Count); err != nil {
+		return fmt.Errorf("%w, a part of %d for each of %d ranks", err, c.call.Count, n)
 	}
 	return nil
 }
@@ -320,7 +336,7 @@ func (c *asked) gather(r *Request, n, me int64) error {
 		c.out = kolo.Memory{}
 		return nil
 	}
-	if err := c.sized("output", c.out, n*c.call.Count); err != nil {
+	if err := c.shared("output", c.out, n); err != nil {
 		return err
 	}
 	return c.placed(c.in, part(c.out, c.call.Count, nil, nil, int(me), int64(c.call.DType.Size())), "the input is this rank's part of the output")
@@ -332,7 +348,7 @@ func (c *asked) scatter(r *Request, n, me int64) error {
 		c.in = kolo.Memory{}
 		return nil
 	}
-	if err := c.sized("input", c.in, n*c.call.Count); err != nil {
+	if err := c.shared("input", c.in, n); err != nil {
 		return err
 	}
 	return c.placed(c.out, part(c.in, c.call.Count, nil, nil, int(me), int64(c.call.DType.Size())), "the output is this rank's part of the input")
@@ -343,7 +359,7 @@ func (c *asked) allToAll(r *Request, n int64) error {
 		return fmt.Errorf("%w: the input has %d elements, which %d ranks cannot share equally", kolo.ErrArgument, k, n)
 	}
 	c.call.Count = c.elements(c.in) / n
-	if err := c.sized("output", c.out, n*c.call.Count); err != nil {
+	if err := c.shared("output", c.out, n); err != nil {
 		return err
 	}
 	return c.placed(c.in, c.out, "they are the same buffer")

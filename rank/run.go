@@ -51,7 +51,7 @@ func (c Config) Run(ctx context.Context, n int, f func(ctx context.Context, w *W
 		wg.Go(func() { runRank(one, fail, w, f, &errs[r]) })
 	}
 	wg.Wait()
-	return joinSame(errs)
+	return errors.Join(errs...)
 }
 
 // canceled says why a context has ended. A context's deadline is a deadline too.
@@ -96,6 +96,3 @@ func panicError(v any) error {
 	}
 	return fmt.Errorf("panic: %v", v)
 }
-
-// joinSame joins the errors of the ranks.
-func joinSame(errs []error) error { return errors.Join(errs...) }

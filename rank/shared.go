@@ -23,12 +23,15 @@ const maxShared = 1 << 46
 // small ones.
 func AllocShared[T Number](w *World, n int) (s []T, free func() error, err error) {
 	size := int64(dtypeOf[T]().Size())
+	if n < 0 {
+		return nil, nil, fmt.Errorf("%w: shared memory for %d elements", kolo.ErrArgument, n)
+	}
 	if int64(n) > maxShared/size {
 		return nil, nil, fmt.Errorf("%w: shared memory for %d elements", kolo.ErrLimit, n)
 	}
 	a, ok := w.p.driver.(channel.Allocator)
-	if !ok || n <= 0 {
-		return Alloc[T](max(n, 0)), func() error { return nil }, nil
+	if !ok || n == 0 {
+		return Alloc[T](n), func() error { return nil }, nil
 	}
 	m, err := a.Alloc(int64(n) * size)
 	if errors.Is(err, kolo.ErrUnsupported) {

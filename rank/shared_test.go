@@ -2,6 +2,7 @@ package rank_test
 
 import (
 	"context"
+	"errors"
 	"math"
 	"testing"
 
@@ -14,6 +15,9 @@ import (
 // In one process AllocShared is Alloc.
 func TestAllocSharedInOneProcess(t *testing.T) {
 	require.NoError(t, rank.Run(t.Context(), 2, func(ctx context.Context, w *rank.World) error {
+		if _, _, err := rank.AllocShared[float64](w, -1); !errors.Is(err, kolo.ErrArgument) {
+			t.Errorf("-1 elements: %v", err)
+		}
 		s, free, err := rank.AllocShared[float64](w, 1000)
 		if err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kolo-ccl/kolo"
 )
@@ -33,6 +34,9 @@ func (w *World) Shrink(ctx context.Context) (*Group, error) {
 			return nil, fmt.Errorf("shrink: %w", err)
 		}
 		list := w.Survivors()
+		if !slices.Contains(list, w.rank) {
+			return nil, fmt.Errorf("shrink: %w: the world of %v", kolo.ErrClosed, w.rank)
+		}
 		g, err := w.NewGroup(GroupConfig{Name: "survivors of " + nameOf(list), Ranks: list})
 		if err != nil {
 			return nil, fmt.Errorf("shrink: %w", err)

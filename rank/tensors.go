@@ -54,9 +54,11 @@ func (c *asked) list(r *Request, e channel.Engine) error {
 	c.counts = c.counts[:0]
 	for i := range r.Tensors {
 		b := &r.Tensors[i]
-		if b.Memory.Space != space && !e.Reaches(b.Memory.Space) || b.DType != c.call.DType {
-			one := Request{Collective: r.Collective, Op: r.Op, In: first.In, Out: *b}
-			return fmt.Errorf("tensor %d of %v: %w", i, b.DType, c.checkTypes(&one, e))
+		if b.DType != c.call.DType {
+			return fmt.Errorf("%w: tensor %d is of %v, tensor 0 of %v; all tensors of a call have one type", kolo.ErrArgument, i, b.DType, c.call.DType)
+		}
+		if s := b.Memory.Space; s != space && !e.Reaches(s) {
+			return fmt.Errorf("tensor %d: %w", i, unreached(s))
 		}
 		if err := c.checkBuffer("memory", *b); err != nil {
 			return fmt.Errorf("tensor %d: %w", i, err)

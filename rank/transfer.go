@@ -197,6 +197,9 @@ func (g *Target) Disconnect(ctx context.Context) error {
 // start checks a transfer and sends it on its way.
 func (g *Target) start(kind byte, list []TransferDesc, n *Notice) *Transfer {
 	x := &Transfer{target: g, kind: kind, list: list, notice: n, done: make(chan struct{})}
+	for i := range list {
+		x.size += list[i].Local.Len()
+	}
 	if err := x.check(); err != nil {
 		x.resolve(err)
 		return x
@@ -224,9 +227,8 @@ func (x *Transfer) check() error {
 			return fmt.Errorf("piece %d: %w", i, err)
 		}
 		if s := d.Local.Space; s != kolo.HostSpace && !engine.Reaches(s) {
-			return fmt.Errorf("piece %d: %w: the engine of this process does not reach memory of space %d", i, kolo.ErrUnsupported, s)
+			return fmt.Errorf("piece %d: %w", i, unreached(s))
 		}
-		x.size += d.Local.Len()
 	}
 	return nil
 }
@@ -264,9 +266,9 @@ func (x *Transfer) resolve(err error) {
 func (x *Transfer) what() string {
 	switch x.kind {
 	case transferPut:
-		return fmt.Sprintf("put %d bytes in %d pieces", x.size, len(x.list))
+		return fmt.Sprintf("put of %d bytes, pieces: %d", x.size, len(x.list))
 	case transferGet:
-		return fmt.Sprintf("get %d bytes in %d pieces", x.size, len(x.list))
+		return fmt.Sprintf("get of %d bytes, pieces: %d", x.size, len(x.list))
 	}
 	return "notify"
 }

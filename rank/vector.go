@@ -24,7 +24,7 @@ func (v *Vector) check(what string, n, size int64) error {
 			at = v.Displs[i]
 		}
 		if at < 0 || at > size || k > size-at {
-			return fmt.Errorf("%w: %s: part %d is elements %d to %d of a buffer of %d", kolo.ErrArgument, what, i, at, at+k, size)
+			return fmt.Errorf("%w: %s: part %d is %d elements from %d on, of a buffer of %d", kolo.ErrArgument, what, i, k, at, size)
 		}
 		at += k
 	}
@@ -36,7 +36,7 @@ func (v *Vector) disjoint(what string) error {
 	for i, a := range v.Displs {
 		for k := range i {
 			b := v.Displs[k]
-			if a < b+v.Counts[k] && b < a+v.Counts[i] {
+			if v.Counts[i] > 0 && v.Counts[k] > 0 && a < b+v.Counts[k] && b < a+v.Counts[i] {
 				return fmt.Errorf("%w: %s: parts %d and %d overlap", kolo.ErrOverlap, what, k, i)
 			}
 		}

@@ -124,7 +124,7 @@ func (win *Window) Register(name string, m kolo.Memory) (Region, error) {
 		return Region{}, fmt.Errorf("register memory in window %q: %w: %s", win.name, err, fmt.Sprintf(format, args...))
 	}
 	if m.Space != kolo.HostSpace && !win.world.p.engine.Reaches(m.Space) {
-		return bad(kolo.ErrUnsupported, "the engine of this process does not reach memory of space %d", m.Space)
+		return Region{}, fmt.Errorf("register memory in window %q: %w", win.name, unreached(m.Space))
 	}
 	win.mu.Lock()
 	defer win.mu.Unlock()
@@ -319,12 +319,10 @@ func (win *Window) Close(ctx context.Context) error {
 	win.mu.Lock()
 	if win.closed != nil {
 		win.mu.Unlock()
-		select {
-		case <-win.left:
-			return nil
-		case <-ctx.Done():
-			return fmt.Errorf("close window %q: %w", win.name, canceled(ctx))
+		if err := closedBy(ctx, win.left); err != nil {
+			return fmt.Errorf("close window %q: %w", win.name, err)
 		}
+		return nil
 	}
 	win.closed = fmt.Errorf("%w: window %q of %v", kolo.ErrClosed, win.name, w.rank)
 	win.changed()

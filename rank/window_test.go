@@ -452,3 +452,20 @@ func TestTargetIsLost(t *testing.T) {
 	require.ErrorIs(t, err, kolo.ErrLost)
 	s.close(t)
 }
+
+// A transfer that is refused says how large it was.
+func TestRefusedTransferSaysItsSize(t *testing.T) {
+	require.NoError(t, rank.Run(t.Context(), 1, func(ctx context.Context, w *rank.World) error {
+		win, err := w.NewWindow(rank.WindowConfig{Name: "w"})
+		require.NoError(t, err)
+		r, err := win.Register("a", kolo.HostMemory(make([]byte, 16)))
+		require.NoError(t, err)
+		require.NoError(t, win.Listen())
+		to, err := win.Connect(ctx, 0)
+		require.NoError(t, err)
+		err = to.Put(ctx, []rank.TransferDesc{{Local: kolo.HostMemory(make([]byte, 17)), Region: r.Key}})
+		require.ErrorIs(t, err, kolo.ErrArgument)
+		require.ErrorContains(t, err, "put of 17 bytes, pieces: 1")
+		return nil
+	}))
+}

@@ -17,8 +17,9 @@ import (
 	"github.com/kolo-ccl/kolo/plan"
 )
 
-// World is one rank's view of all ranks. It is made by Run (or Open) and closed
-// with it. Its methods may be called by any goroutine.
+// World is one rank's view of all ranks. Run makes one for each rank and closes it;
+// those of Open and of package cluster are closed by who has them. Its methods may be
+// called by any goroutine.
 type World struct {
 	p     *process
 	rank  kolo.Rank
@@ -303,7 +304,7 @@ func (w *World) Groups() []*Group {
 // Close leaves every group, after the calls in flight have ended or ctx or
 // Config.CloseTimeout has; those are then aborted. The other ranks hear of it at
 // once. Close never waits for a rank that does not answer. It may be called again, and
-// then waits for the first Close. The error reports calls that were aborted and Works that were never waited for.
+// then waits for the first Close or for ctx. The error reports calls that were aborted and Works that were never waited for.
 func (w *World) Close(ctx context.Context) error { return w.leave(ctx, nil) }
 
 // openWindows lists the windows of this rank that are not closed.
@@ -319,9 +320,8 @@ func (w *World) leave(ctx context.Context, cause error) error {
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()
-		select {
-		case <-w.left:
-		case <-ctx.Done():
+		if err := closedBy(ctx, w.left); err != nil {
+			return fmt.Errorf("close the world of %v: %w", w.rank, err)
 		}
 		return nil
 	}
