@@ -2,11 +2,15 @@
 // KV cache and puts each into the memory of a decode rank while it computes the next one;
 // the decode rank makes no call for it, and reads every block as soon as its notice has
 // come. Then it compares a put with the calls that could hand over the same bytes.
+//
+//	go run ./examples/kvcache                              two ranks of one process
+//	kolo run -n 2 -- go run ./examples/kvcache -driver shm   two processes
 package main
 
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -19,6 +23,7 @@ import (
 	_ "github.com/kolo-ccl/kolo/channel/roce" // linked in, for -driver
 	_ "github.com/kolo-ccl/kolo/channel/shm"  // linked in
 	_ "github.com/kolo-ccl/kolo/channel/tcp"  // linked in
+	"github.com/kolo-ccl/kolo/cluster"
 	"github.com/kolo-ccl/kolo/rank"
 )
 
@@ -36,35 +41,57 @@ type size struct {
 }
 
 func main() {
-	driver := flag.String("driver", "hccs", "how the ranks are joined: hccs, shm, tcp, roce")
+	driver := flag.String("driver", "", "how the ranks are joined: hccs (within a process), shm, tcp, roce; chosen by what is there if empty")
 	flag.Parse()
 	s := size{layers: 32, block: 1 << 20, sequences: 4, compare: []int{2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20, 64 << 20}, times: 15}
-	if err := run(context.Background(), os.Stdout, *driver, s); err != nil {
+	does := run
+	if os.Getenv("WORLD_SIZE") != "" {
+		does = join
+	}
+	if err := does(context.Background(), os.Stdout, *driver, s); err != nil {
 		slog.Error("kvcache", "error", err)
 		os.Exit(1)
 	}
 }
 
+// run does it with two ranks of this process.
 func run(ctx context.Context, out io.Writer, driver string, s size) error {
 	c := rank.Config{Driver: driver}
-	if driver != "hccs" {
+	if driver != "" && driver != "hccs" {
 		c.Algorithm = "ring" // else the collective is done by the process's memory, without the driver
 	}
-	return c.Run(ctx, 2, func(ctx context.Context, w *rank.World) error {
-		win, err := w.NewWindow(rank.WindowConfig{Name: "kv"})
-		if err != nil {
-			return err
-		}
-		if w.Rank() == decode {
-			err = decodeRank(ctx, out, w, win, s)
-		} else {
-			err = prefillRank(ctx, out, w, win, s)
-		}
-		if err != nil {
-			return err
-		}
-		return win.Close(ctx)
-	})
+	return c.Run(ctx, 2, func(ctx context.Context, w *rank.World) error { return one(ctx, out, w, s) })
+}
+
+// join does it as one of two processes, which meet by what kolo run, torchrun or Slurm has
+// put in their environment.
+func join(ctx context.Context, out io.Writer, driver string, s size) (err error) {
+	w, err := cluster.Join(ctx, cluster.Config{Transport: driver})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Close(ctx)) }()
+	if w.Size() != 2 {
+		return fmt.Errorf("%w: want 2 processes, one for prefill and one for decode; got %d", kolo.ErrArgument, w.Size())
+	}
+	return one(ctx, out, w, s)
+}
+
+// one is one of the two ranks.
+func one(ctx context.Context, out io.Writer, w *rank.World, s size) error {
+	win, err := w.NewWindow(rank.WindowConfig{Name: "kv"})
+	if err != nil {
+		return err
+	}
+	if w.Rank() == decode {
+		err = decodeRank(ctx, out, w, win, s)
+	} else {
+		err = prefillRank(ctx, out, w, win, s)
+	}
+	if err != nil {
+		return err
+	}
+	return win.Close(ctx)
 }
 
 // cacheSize is the bytes of the decode rank's memory.
