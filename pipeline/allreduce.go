@@ -53,7 +53,7 @@ func NewAllReduce(c Config) (*AllReduce, error) {
 	n := c.Buffer.Count()
 	switch {
 	case c.Group == nil:
-		return nil, fmt.Errorf("%w: pipeline: no Group", kolo.ErrArgument)
+		return nil, errNoGroup
 	case n == 0:
 		return nil, fmt.Errorf("%w: pipeline: the buffer is empty", kolo.ErrArgument)
 	case c.Chunks < 0 || c.Chunks > maxChunks:
@@ -143,6 +143,9 @@ func (a *AllReduce) move(s npu.Stream, what string, packed kolo.Memory, r Range,
 	})
 	return err
 }
+
+// errNoGroup refuses a configuration without a group.
+var errNoGroup = fmt.Errorf("%w: pipeline: no Group", kolo.ErrArgument)
 
 // errNoStreams refuses device memory that no stream is named for.
 var errNoStreams = fmt.Errorf("%w: pipeline: device memory needs a Producer and a Consumer", kolo.ErrArgument)

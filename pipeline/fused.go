@@ -52,7 +52,7 @@ func NewFused(c FusedConfig) (*Fused, error) {
 	n := c.Product.Count()
 	switch {
 	case c.Group == nil:
-		return nil, fmt.Errorf("%w: pipeline: no Group", kolo.ErrArgument)
+		return nil, errNoGroup
 	case c.Compute == nil:
 		return nil, fmt.Errorf("%w: pipeline: no Compute", kolo.ErrArgument)
 	case c.Rows < 1 || n < 1 || n%c.Rows != 0:

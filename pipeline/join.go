@@ -12,6 +12,7 @@ import (
 // Uneven is what becomes of a Join when some ranks have no more input and others have.
 type Uneven uint8
 
+// The policies.
 const (
 	// Shadow has the ranks that are done make the calls of the others' steps, until all are.
 	Shadow Uneven = iota
@@ -51,7 +52,7 @@ type JoinConfig struct {
 //	for batch := range batches {
 //		active, err := join.Step(ctx) // ranks that make this step
 //		if err != nil || active == 0 {
-//			break
+//			break // Done returns the error too
 //		}
 //		// compute gradients, reduce their sum, divide it by active
 //	}
@@ -61,24 +62,30 @@ type JoinConfig struct {
 type Join struct {
 	c     JoinConfig
 	steps uint64
-	over  bool // by Stop or a failure
+	over  bool  // by Stop or a failure
+	err   error // the failure
 	words []uint64
 	mine  [1]uint64
 }
 
 // NewJoin makes a Join. It needs no Close.
 func NewJoin(c JoinConfig) (*Join, error) {
-	if c.Group == nil || c.Uneven > Fail || c.Uneven == Shadow && c.Shadow == nil {
-		return nil, fmt.Errorf("%w: pipeline: a Join needs a group, a policy, and to shadow a function that does", kolo.ErrArgument)
+	switch {
+	case c.Group == nil:
+		return nil, errNoGroup
+	case c.Uneven > Fail:
+		return nil, fmt.Errorf("%w: pipeline: Uneven is %d; known: shadow, stop, fail", kolo.ErrArgument, uint8(c.Uneven))
+	case c.Uneven == Shadow && c.Shadow == nil:
+		return nil, fmt.Errorf("%w: pipeline: no Shadow, which makes the calls of the others' steps; set it, or Uneven to Stop or Fail", kolo.ErrArgument)
 	}
 	return &Join{c: c, words: make([]uint64, c.Group.Size())}, nil
 }
 
 // Step says that this rank makes another step, and returns how many ranks do. 0 is none:
-// by Stop, some rank is done.
+// by Stop, some rank is done. After an error it returns that one until Done.
 func (j *Join) Step(ctx context.Context) (active int, err error) {
 	if j.over {
-		return 0, nil
+		return 0, j.err
 	}
 	active, err = j.exchange(ctx, true)
 	if active > 0 {
@@ -87,9 +94,11 @@ func (j *Join) Step(ctx context.Context) (active int, err error) {
 	return active, err
 }
 
-// Done says that this rank has no more input. It returns when no rank has, or by Stop at
-// once, and the Join can then be used for the next epoch.
-func (j *Join) Done(ctx context.Context) error {
+// Done says that this rank has no more input. It returns when no rank has, or at once by
+// Stop or with the error that a Step has returned, and the Join can then be used for the
+// next epoch.
+func (j *Join) Done(ctx context.Context) (err error) {
+	defer func() { j.steps, j.over, j.err = 0, false, nil }()
 	for !j.over {
 		active, err := j.exchange(ctx, false)
 		if err != nil {
@@ -103,24 +112,26 @@ func (j *Join) Done(ctx context.Context) error {
 			return fmt.Errorf("pipeline: shadow a step: %w", err)
 		}
 	}
-	j.steps, j.over = 0, false
-	return nil
+	return j.err
 }
 
 // exchange tells all ranks whether this one makes a step, and hears how many do.
 func (j *Join) exchange(ctx context.Context, has bool) (active int, err error) {
+	defer func() {
+		if err != nil {
+			j.over, j.err = true, err
+		}
+	}()
 	j.mine[0] = j.steps<<3 | uint64(j.c.Uneven)<<1
 	if has {
 		j.mine[0]++
 	}
 	if err := rank.AllGather(ctx, j.c.Group, j.words, j.mine[:]); err != nil {
-		j.over = true
 		return 0, err
 	}
 	var done []kolo.Rank
 	for r, w := range j.words {
 		if Uneven(w>>1&3) != j.c.Uneven {
-			j.over = true
 			return 0, fmt.Errorf("%w: pipeline: rank %d joins with policy %v, rank %d with %v", kolo.ErrMismatch, int(j.c.Group.Rank()), j.c.Uneven, r, Uneven(w>>1&3))
 		}
 		if w&1 == 1 {

@@ -101,11 +101,15 @@ func TestUnevenInputsStopOrFail(t *testing.T) {
 					}
 				}
 				require.Equal(t, 2, made)
-				failed = errors.Join(failed, j.Done(ctx))
+				done := j.Done(ctx)
 				if policy == pipeline.Stop {
-					require.NoError(t, failed)
+					require.NoError(t, errors.Join(failed, done))
 					continue
 				}
+				if made < batches[w.Rank()] {
+					require.Equal(t, failed, done, "Done returns what a Step has returned")
+				}
+				failed = done
 				require.ErrorIs(t, failed, kolo.ErrMismatch)
 				require.ErrorContains(t, failed, "rank 2 has no more")
 				require.ErrorContains(t, failed, "2, 2, 2, 2")
@@ -122,10 +126,18 @@ func TestJoinsThatCannotBe(t *testing.T) {
 	require.NoError(t, rank.Run(t.Context(), 2, func(ctx context.Context, w *rank.World) error {
 		_, err := pipeline.NewJoin(pipeline.JoinConfig{Group: w.Group()})
 		require.ErrorIs(t, err, kolo.ErrArgument)
+		require.ErrorContains(t, err, "no Shadow")
+		_, err = pipeline.NewJoin(pipeline.JoinConfig{})
+		require.ErrorContains(t, err, "no Group")
+		_, err = pipeline.NewJoin(pipeline.JoinConfig{Group: w.Group(), Uneven: 9})
+		require.ErrorContains(t, err, "Uneven is 9")
 		j, err := pipeline.NewJoin(pipeline.JoinConfig{Group: w.Group(), Uneven: pipeline.Stop + pipeline.Uneven(w.Rank())})
 		require.NoError(t, err)
 		_, err = j.Step(ctx)
 		require.ErrorIs(t, err, kolo.ErrMismatch, "other policies")
+		_, again := j.Step(ctx)
+		require.Equal(t, err, again)
+		require.Equal(t, err, j.Done(ctx))
 		j, err = pipeline.NewJoin(pipeline.JoinConfig{Group: w.Group(), Shadow: func(context.Context) error { return enough }})
 		require.NoError(t, err)
 		if w.Rank() == 0 {

@@ -133,7 +133,7 @@ func (l *line) closedOr(bad bool, why string) error {
 func (l *line) mark(i int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.closedOr(!l.open, "no step has begun"); err != nil {
+	if err := l.closedOr(!l.open, noStep); err != nil {
 		return err
 	}
 	if i < 0 || i >= len(l.ready) {
@@ -197,19 +197,27 @@ func (l *line) ended() {
 	}
 }
 
-// launched says whether all chunks of the step were.
-func (l *line) launched() bool {
+// notLaunched says why there is nothing to wait for, or nil.
+func (l *line) notLaunched() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.open && l.next == len(l.ready) && !l.launching
+	switch {
+	case !l.open:
+		return l.closedOr(true, noStep)
+	case l.launching:
+		return l.closedOr(true, "Ready has not returned")
+	}
+	n := len(l.ready) - l.next
+	return l.closedOr(n > 0, fmt.Sprintf("%d of %d chunks are not ready, or wait for one before them that is not", n, len(l.ready)))
 }
+
+// noStep refuses what is for a step that has begun.
+const noStep = "no step has begun, or it was waited for already"
 
 // wait ends the step. Without streams it also unpacks what has come.
 func (l *line) wait(ctx context.Context) (Report, error) {
-	if !l.launched() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return Report{}, l.closedOr(true, fmt.Sprintf("%d of %d chunks were not ready, or no step has begun", len(l.ready)-l.next, len(l.ready)))
+	if err := l.notLaunched(); err != nil {
+		return Report{}, err
 	}
 	err := l.take(ctx, len(l.works))
 	<-l.done // the calls have ended, and so the chunks are about to
@@ -252,10 +260,8 @@ func (l *line) takeEnded(ctx context.Context) error {
 
 // use is behind chunk i. The Consumer is behind all that were launched anyway.
 func (l *line) use(ctx context.Context, i int) error {
-	if !l.launched() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.closedOr(true, "not all chunks were ready, or no step has begun")
+	if err := l.notLaunched(); err != nil {
+		return err
 	}
 	if l.consumer != nil {
 		return l.err

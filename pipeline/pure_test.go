@@ -159,3 +159,11 @@ func TestOrderIsAgreed(t *testing.T) {
 		require.ErrorIs(t, err, kolo.ErrMismatch, name)
 	}
 }
+
+func TestSplitOfNothing(t *testing.T) {
+	for _, k := range []int{-1, 0, 1, 7} {
+		require.Equal(t, []Range{{0, 0}}, Split(0, k))
+		require.Equal(t, []Range{{0, 0}}, Split(-3, k))
+	}
+	require.Equal(t, []Range{{0, 5}}, Split(5, 0))
+}

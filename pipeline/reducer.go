@@ -150,7 +150,7 @@ func (r *Reducer) closeOrders() error {
 func (c *ReducerConfig) check() error {
 	switch {
 	case c.Group == nil:
-		return fmt.Errorf("%w: pipeline: no Group", kolo.ErrArgument)
+		return errNoGroup
 	case len(c.Params) == 0:
 		return fmt.Errorf("%w: pipeline: no Params", kolo.ErrArgument)
 	case c.Fusion > FuseStage:
@@ -351,6 +351,7 @@ type ReducerStep struct {
 	r       *Reducer
 	Reduces bool // else it only adds to the gradients
 	flushed bool
+	waited  bool
 	unused  []string
 }
 
@@ -437,6 +438,10 @@ func (s *ReducerStep) Abort(cause error) error {
 // first such Wait also agrees on the order, for which it waits for the other ranks
 // and, once, for the Consumer. If ctx ends first the group is aborted.
 func (s *ReducerStep) Wait(ctx context.Context) (Report, error) {
+	if s.waited {
+		return Report{}, fmt.Errorf("%w: pipeline: the step was waited for already", kolo.ErrArgument)
+	}
+	s.waited = true
 	flushed := s.Flush()
 	if !s.Reduces {
 		return Report{Unused: s.unused}, flushed

@@ -333,3 +333,30 @@ func TestReducerThatIsRefused(t *testing.T) {
 		return r.Close()
 	}))
 }
+
+// A Wait too many is this rank's mistake alone: it harms neither the group nor the next step.
+func TestReducerStepIsWaitedForOnce(t *testing.T) {
+	require.NoError(t, rank.Run(t.Context(), 2, func(ctx context.Context, w *rank.World) error {
+		x := []float32{1, 2}
+		for _, priority := range []bool{false, true} {
+			r, err := pipeline.NewReducer(pipeline.ReducerConfig{Group: w.Group(), Params: []pipeline.Param{{Name: "x", Gradient: rank.Of(x)}}, Priority: priority})
+			require.NoError(t, err)
+			for range 2 {
+				s, err := r.Begin()
+				require.NoError(t, err)
+				require.NoError(t, s.Ready(0))
+				_, err = s.Wait(ctx)
+				require.NoError(t, err)
+				if w.Rank() == 1 {
+					_, err = s.Wait(ctx)
+					require.ErrorIs(t, err, kolo.ErrArgument)
+					require.ErrorContains(t, err, "waited for already")
+					require.ErrorIs(t, s.Ready(0), kolo.ErrArgument)
+				}
+			}
+			require.NoError(t, r.Close())
+		}
+		require.Equal(t, []float32{16, 32}, x)
+		return w.Group().Err()
+	}))
+}

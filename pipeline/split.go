@@ -13,9 +13,11 @@ type Range struct{ From, To int64 }
 func (r Range) Len() int64 { return r.To - r.From }
 
 // Split cuts n into k ranges whose lengths differ by one at most, the longer ones
-// first; into n ranges if k is more.
+// first; into n ranges if k is more. Of nothing it is one empty range, and so are less
+// than one range taken as one.
 func Split(n int64, k int) []Range {
-	k = int(min(int64(k), max(n, 1)))
+	n = max(n, 0)
+	k = int(max(1, min(int64(k), n)))
 	list := make([]Range, k)
 	at := int64(0)
 	for i := range list {

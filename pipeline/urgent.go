@@ -231,7 +231,7 @@ func (u *urgent) closedOr(bad bool, why string) error {
 func (u *urgent) mark(i int) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if err := u.closedOr(!u.open, "no step has begun"); err != nil {
+	if err := u.closedOr(!u.open, noStep); err != nil {
 		return err
 	}
 	p := &u.parts[i]
@@ -546,7 +546,11 @@ func (u *urgent) use(ctx context.Context, i int) error {
 // wait ends the step: every part is used that was not.
 func (u *urgent) wait(ctx context.Context) (Report, error) {
 	u.mu.Lock()
-	if err := u.closedOr(!u.open || u.unmarked > 0 || u.launching, "parts were not ready, or no step has begun"); err != nil {
+	err := u.closedOr(!u.open, noStep)
+	if err == nil {
+		err = u.closedOr(u.unmarked > 0 || u.launching, "parts are not ready, or their Ready has not returned")
+	}
+	if err != nil {
 		u.mu.Unlock()
 		return Report{}, err
 	}
