@@ -105,6 +105,18 @@ func (p Policy) Validate() error {
 	return err
 }
 
+// Force is the policy with an algorithm forced as users write it in one setting: by a
+// name, or by an expression as in HCCL_ALGO. An empty one forces nothing.
+func (p Policy) Force(setting string) Policy {
+	p.Algorithm, p.HCCLAlgo = "", ""
+	if strings.ContainsAny(setting, "=;/") || strings.HasPrefix(strings.ToLower(setting), "level") {
+		p.HCCLAlgo = setting
+	} else {
+		p.Algorithm = setting
+	}
+	return p
+}
+
 // forced is the algorithm that the policy demands, and who demands it.
 func (p Policy) forced(c kolo.Collective, t *Topology) (name, who string, err error) {
 	for _, k := range []kolo.Collective{c, c.Base()} {
@@ -202,8 +214,13 @@ func VectorSize(c *kolo.Call, n int) (int64, error) {
 			}
 		}
 	}
-	if !c.DType.Valid() || elements < 0 || elements > math.MaxInt64/(size*max(times, 1)) {
-		return 0, fmt.Errorf("%w: %v: a negative count, too many bytes, or no element type", kolo.ErrArgument, c)
+	switch {
+	case !c.DType.Valid():
+		return 0, fmt.Errorf("%w: %v: no element type %d", kolo.ErrArgument, c, uint8(c.DType))
+	case elements < 0:
+		return 0, fmt.Errorf("%w: %v: a count is negative, or all together are too large", kolo.ErrArgument, c)
+	case elements > math.MaxInt64/(size*max(times, 1)):
+		return 0, fmt.Errorf("%w: %v: the vector has more bytes than an int64 counts", kolo.ErrArgument, c)
 	}
 	return elements * size * times, nil
 }

@@ -395,3 +395,18 @@ func BenchmarkChoose(b *testing.B) {
 		})
 	}
 }
+
+func TestForceTakesANameOrAnExpression(t *testing.T) {
+	base := Policy{Reproducible: true, Algorithm: "ring", HCCLAlgo: "level0:NA"}
+	for setting, want := range map[string]Policy{
+		"":                              {Reproducible: true},
+		"nhr":                           {Reproducible: true, Algorithm: "nhr"},
+		"rign":                          {Reproducible: true, Algorithm: "rign"},
+		"hier:mesh+nhr":                 {Reproducible: true, Algorithm: "hier:mesh+nhr"},
+		"level0:NA;level1:ring":         {Reproducible: true, HCCLAlgo: "level0:NA;level1:ring"},
+		"Level1:NHR":                    {Reproducible: true, HCCLAlgo: "Level1:NHR"},
+		"allreduce=level0:NA/others=NA": {Reproducible: true, HCCLAlgo: "allreduce=level0:NA/others=NA"},
+	} {
+		require.Equal(t, want, base.Force(setting), setting)
+	}
+}

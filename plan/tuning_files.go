@@ -335,7 +335,11 @@ func (t *Tuning) NCCL() (data []byte, skipped []string) {
 
 // ParseTuning reads a tuner file of either form: JSON begins with a brace.
 func ParseTuning(data []byte) (*Tuning, []string, error) {
-	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+	text := bytes.TrimSpace(data)
+	if len(text) == 0 {
+		return nil, nil, fmt.Errorf("%w: the tuner file is empty", kolo.ErrArgument)
+	}
+	if text[0] == '{' {
 		return ParseHCCLTuning(data)
 	}
 	return ParseNCCLTuning(data)

@@ -130,6 +130,8 @@ func TestTunerFilesOfOthers(t *testing.T) {
 	}, got.Rules)
 
 	for file, want := range map[string]string{
+		"":                                    "empty",
+		" \n\t ":                              "empty",
 		`{"version":2}`:                       "version 2; known is 1",
 		`{"version":`:                         "HCCL tuner file",
 		"allreduce,0,1,ring":                  "line 1: 4 fields",

@@ -183,16 +183,9 @@ func (c *Config) checkAlgorithm(algorithm string) error {
 	return c.policy(algorithm).Validate()
 }
 
-// policy is how algorithms are chosen with an Algorithm setting: a name, or an
-// HCCL_ALGO expression.
+// policy is how algorithms are chosen with an Algorithm setting.
 func (c *Config) policy(algorithm string) plan.Policy {
-	p := plan.Policy{Way: c.Choice, Reproducible: c.Reproducible, Tuning: c.Tuning}
-	if strings.ContainsAny(algorithm, "=;/") || strings.HasPrefix(algorithm, "level") {
-		p.HCCLAlgo = algorithm
-	} else {
-		p.Algorithm = algorithm
-	}
-	return p
+	return plan.Policy{Way: c.Choice, Reproducible: c.Reproducible, Tuning: c.Tuning}.Force(algorithm)
 }
 
 // tuningText is a tuning in a word or two.

@@ -174,7 +174,12 @@ func (g *Group) Calls() uint64 {
 
 // Explain says which algorithm a call of the group would take, with the cost of
 // every other and why it lost.
-func (g *Group) Explain(c kolo.Call) (plan.Choice, error) { return g.hub.choose(&c) }
+func (g *Group) Explain(c kolo.Call) (plan.Choice, error) {
+	if c.Collective.Rooted() && (c.Root < 0 || int(c.Root) >= g.Size()) {
+		return plan.Choice{}, fmt.Errorf("%w: root %d; the group has ranks 0 to %d", kolo.ErrArgument, int(c.Root), g.Size()-1)
+	}
+	return g.hub.choose(&c)
+}
 
 // Abort fails the group on all members: every outstanding call resolves with
 // kolo.ErrAborted and the cause, and later calls do too. It waits for nobody.

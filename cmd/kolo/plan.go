@@ -27,7 +27,7 @@ func (a *app) planCommand() *cobra.Command {
 after what. Nothing of it needs hardware, and only tune sends anything.`,
 		Example: `  kolo plan list -p 8
   kolo plan show ring -p 4 --svg ring.svg
-  kolo plan verify nhr -p 1-33
+  kolo plan verify nhr --ranks 1-33
   kolo plan explain -p 64 --servers 8x8 -b 25M
   kolo plan simulate hier:mesh+nhr --network hccs:4x8 -b 25M
   kolo plan diff ring nhr -p 16 -b 1M
@@ -52,6 +52,7 @@ type planFlags struct {
 	size       byteSize
 	inPlace    bool
 	json       bool
+	noJSON     bool // the command has a format of its own
 
 	slow, lost []string
 	loseNIC    []int
@@ -70,7 +71,9 @@ func (f *planFlags) register(s *pflag.FlagSet) {
 	s.IntVarP(&f.root, "root", "r", 0, "`rank` that has the data, or gets the result")
 	s.VarP(&f.size, "bytes", "b", "`size` of the whole vector")
 	s.BoolVar(&f.inPlace, "inplace", false, "input and output are one buffer")
-	s.BoolVar(&f.json, "json", false, "write JSON instead of text")
+	if !f.noJSON {
+		s.BoolVar(&f.json, "json", false, "write JSON instead of text")
+	}
 }
 
 // registerWhatIf declares those that change a network.
@@ -258,11 +261,15 @@ func networkFrom(name string) (*plan.Network, error) {
 		}
 		return n, nil
 	}
-	switch filepath.Ext(name) {
-	case ".yml", ".yaml":
-		return plan.ParseASTRA(string(data))
+	parse := plan.ParseNetwork
+	if ext := filepath.Ext(name); ext == ".yml" || ext == ".yaml" {
+		parse = plan.ParseASTRA
 	}
-	return plan.ParseNetwork(string(data))
+	n, err := parse(string(data))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return n, nil
 }
 
 // programs compiles an algorithm for the scene.
@@ -301,7 +308,7 @@ func planned(cmd *cobra.Command, f *planFlags, least, most int, run func(args []
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
-			return &usageError{fmt.Errorf("say which: an algorithm of kolo plan list, or a file"), cmd.CommandPath()}
+			return &usageError{errors.New("say which: an algorithm of kolo plan list, or a file"), cmd.CommandPath()}
 		case len(args) > most:
 			return &usageError{fmt.Errorf("%q belongs to no flag", args[most]), cmd.CommandPath()}
 		}

@@ -339,14 +339,9 @@ func (a *app) planExplain() *cobra.Command {
 		if process {
 			s.topo = plan.OneProcess(s.topo.Ranks())
 		}
-		policy := plan.Policy{Reproducible: reproducible}
+		policy := plan.Policy{Reproducible: reproducible}.Force(algo)
 		if static {
 			policy.Way = plan.Static
-		}
-		if _, err := plan.Lookup(algo); err == nil {
-			policy.Algorithm = algo
-		} else {
-			policy.HCCLAlgo = algo
 		}
 		choice, err := plan.Choose(s.call, s.topo, policy)
 		if err != nil {

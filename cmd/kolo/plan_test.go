@@ -165,7 +165,7 @@ func TestBadPlanCommands(t *testing.T) {
 		{"plan simulate --sweep --sizes 4X", `--sizes "4X"`, exitUsage},
 		{"plan simulate --sweep --algorithms sing", `no algorithm "sing"`, exitUsage},
 		{"plan diff ring", "say which: an algorithm", exitUsage},
-		{"plan explain --algo what", "HCCL_ALGO", exitFailed},
+		{"plan explain --algo what", "no algorithm \"what\"", exitFailed},
 		{"plan list ring", `"ring" belongs to no flag`, exitUsage},
 	} {
 		r := command(t, row.line, nil)
@@ -312,4 +312,20 @@ func TestPlanTuneBetweenProcesses(t *testing.T) {
 	require.Regexp(t, `regret again over 20 %: \d of 2, of which beyond the spread: \d`, r.out)
 	r = command(t, "plan tune --transport shm --messages", nil)
 	require.Equal(t, exitUsage, r.code)
+}
+
+func TestWrongPlanSettingsNameWhatIsWrong(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "net.txt")
+	require.NoError(t, os.WriteFile(file, []byte("dim ring 4\n"), 0o600))
+	for line, want := range map[string]string{
+		"plan explain --algo rign":                "no algorithm \"rign\"",
+		"plan explain --algo level0:rign":         "HCCL_ALGO, position 8",
+		"plan simulate ring --network " + file:    file + ": bad argument: network file, line 1",
+		"plan export ring -p 3 --json":            "unknown flag: --json",
+		"plan tune --convert /dev/null -o x.json": "the tuner file is empty",
+	} {
+		r := command(t, line, nil)
+		require.NotZero(t, r.code, line)
+		require.Contains(t, r.err, want, line)
+	}
 }

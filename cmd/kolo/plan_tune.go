@@ -44,12 +44,12 @@ func (a *app) planTune() *cobra.Command {
 		Short: "Time algorithms by real calls and write a tuner file, or convert one",
 		Long: `Tune times algorithms by real calls of ranks in this process, or in all processes that
 a launcher has started (kolo run), and writes the table of the fastest as a tuner file:
-.json in the form of HCCL's tuner plug-in, .csv in that of NCCL's. Which are timed is said by the model: those within 1.5 times the least
-cost, the others only if two timings of them are good. A time is the slowest rank's, and
-the median counts. Regret is how much slower the choice is than the best one measured.
-With --again all is done twice: regret again is that of the first choice by the second
-run's times, and spread how far its two medians lie apart. Differences below the spread
-say nothing.
+.json in the form of HCCL's tuner plug-in, .csv in that of NCCL's. Which are timed is
+said by the model: those within 1.5 times the least cost, the others only if two timings
+of them are good. A time is the slowest rank's, and the median counts. Regret is how much
+slower the choice is than the best one measured. With --again all is done twice: regret
+again is that of the first choice by the second run's times, and spread how far its two
+medians lie apart. Differences below the spread say nothing.
 
 With --convert nothing is timed: the file is read, and written in the form of --out.`,
 		Example: `  kolo plan tune -p 4 -o tuned.json
@@ -328,7 +328,7 @@ func (a *app) printTuning(f *tuneFlags, t *rank.Tuned, lines []timingLine) error
 
 // planExport is kolo plan export.
 func (a *app) planExport() *cobra.Command {
-	f := &planFlags{}
+	f := &planFlags{noJSON: true}
 	var out, format string
 	cmd := &cobra.Command{
 		Use:   "export ALGORITHM",

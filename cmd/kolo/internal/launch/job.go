@@ -190,7 +190,10 @@ func (f *Failure) Error() string {
 	if f.Host != "" {
 		where = " on " + f.Host
 	}
-	return fmt.Sprintf("rank %d%s (pid %d): %v", f.Rank, where, f.Pid, f.Err)
+	if f.Pid != 0 { // it was started
+		where = fmt.Sprintf("%s (pid %d)", where, f.Pid)
+	}
+	return fmt.Sprintf("rank %d%s: %v", f.Rank, where, f.Err)
 }
 
 // Unwrap is how the process ended.
