@@ -37,8 +37,9 @@
 //	npu/ascend       NPUs through AscendCL, bound at run time
 //	pipeline         communication behind computation: chunks, gradient buckets
 //	trace            what happened when, as a trace for viewers and as a picture
-//	cmd/kolo         the command line: kolo test measures and checks collectives,
-//	                 kolo plan shows, proves, draws and simulates choreographies
+//	cmd/kolo         the command line: kolo test measures and checks collectives, kolo run
+//	                 starts the processes of a world, kolo plan shows, proves, draws and
+//	                 simulates choreographies, kolo topo and doctor say what is between ranks
 //	bench            our own measurements, also beside other programs
 //	examples/...     one runnable idea each
 //

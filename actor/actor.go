@@ -13,7 +13,7 @@ import (
 
 // Handler is what an actor does. Handle is called with one message at a time and
 // must not block. If it returns an error or panics, the actor ends: it gets no
-// further message and its onExit is called with the error. It is never restarted.
+// further message and Props.OnExit is called with the error. It is never restarted.
 type Handler[M any] interface {
 	Handle(m M) error
 }
@@ -51,7 +51,7 @@ func (e *PanicError) Unwrap() []error {
 type Props struct {
 	Name string
 	// Limit is the most messages that may wait for the actor; more are refused with
-	// kolo.ErrLimit. 0 means 65536.
+	// kolo.ErrLimit. 0 or less means 65536.
 	Limit int
 	// OnExit is called once when the actor has ended: with the error of its handler,
 	// a *PanicError, or nil when it was stopped. It runs on the actor's shard and
@@ -64,7 +64,7 @@ type Props struct {
 
 // Spawn starts an actor on a shard.
 func Spawn[M any](s *Shard, p Props, h Handler[M]) (Ref[M], error) {
-	if p.Limit == 0 {
+	if p.Limit <= 0 {
 		p.Limit = 1 << 16
 	}
 	c := &cell{shard: s, props: p, handle: func(m any) error { return h.Handle(m.(M)) }}
@@ -76,7 +76,7 @@ func Spawn[M any](s *Shard, p Props, h Handler[M]) (Ref[M], error) {
 }
 
 // Tell puts m into the actor's mailbox. The goroutine that calls may then run the
-// actor, and others that it sends to, before Tell returns; see System.Budget. The
+// actor, and others that it sends to, before Tell returns; see Config.Budget. The
 // error is kolo.ErrClosed for an actor that has ended or been told to stop, and
 // kolo.ErrLimit for a full mailbox: m was not taken then. What was taken is handled,
 // unless the actor fails before.
@@ -133,6 +133,9 @@ func (c *cell) tell(from *Shard, m any) error {
 
 // queued is the number of messages that wait.
 func (c *cell) queued() int {
+	if c == nil {
+		return 0
+	}
 	c.shard.mu.Lock()
 	defer c.shard.mu.Unlock()
 	return c.waiting

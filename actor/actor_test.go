@@ -225,3 +225,12 @@ func BenchmarkHop(b *testing.B) {
 		})
 	}
 }
+
+func TestZeroRefAddressesNobody(t *testing.T) {
+	var r Ref[*int]
+	require.False(t, r.Valid())
+	require.ErrorIs(t, r.Tell(new(int)), kolo.ErrClosed)
+	require.ErrorIs(t, r.From(nil).Tell(nil), kolo.ErrClosed)
+	require.Zero(t, r.Waiting())
+	r.Stop()
+}

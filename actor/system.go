@@ -19,7 +19,7 @@ import (
 // Config is how a System runs. The zero value works.
 type Config struct {
 	// Budget is the most messages that a Tell handles on the caller's goroutine
-	// before it leaves the rest to the worker and returns. 0 means 4096.
+	// before it leaves the rest to the worker and returns. 0 or less means 4096.
 	Budget int
 	// Steps, if set, makes a stepped system for tests: nothing runs by itself, and
 	// System.Step handles one message of a shard that Steps picks. One seed gives one
@@ -52,7 +52,7 @@ const (
 
 // NewSystem makes a system. Close it.
 func NewSystem(cfg Config) *System {
-	if cfg.Budget == 0 {
+	if cfg.Budget <= 0 {
 		cfg.Budget = 4096
 	}
 	s := &System{cfg: cfg, core: cores.Get().(*core), cells: map[*cell]struct{}{},

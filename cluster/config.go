@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,7 +21,7 @@ const (
 )
 
 // Config says which world to join, and how. What is zero in it is looked for in the
-// environment; see FromEnv.
+// environment, as the package's documentation lists.
 type Config struct {
 	// Rendezvous is where the processes find each other, as tcp://host:port. The process of
 	// rank 0 serves it, unless somebody does already.
@@ -36,7 +37,8 @@ type Config struct {
 	// After is the Epoch of the world that these ranks have been in, when they join
 	// another one after a failure. 0 for a process that has just begun.
 	After uint64
-	// Timeout is how long Join waits for the other processes. 0 means DefaultTimeout.
+	// Timeout is how long Join waits for the other processes. 0 means HCCL_CONNECT_TIMEOUT,
+	// or DefaultTimeout.
 	Timeout time.Duration
 	// Silence is the time within which a process that is stopped or cut off is found to be
 	// lost: when three heartbeats are missing. A process that ends is noticed at once. 0 means DefaultSilence.
@@ -115,7 +117,7 @@ func (c *Config) validate() error {
 func (c *Config) meetingPoint() (string, error) {
 	at, ok := strings.CutPrefix(c.Rendezvous, "tcp://")
 	host, port, err := net.SplitHostPort(at)
-	if !ok || err != nil || host == "" || port == "" || port == "0" {
+	if n, e := strconv.ParseUint(port, 10, 16); !ok || err != nil || host == "" || e != nil || n == 0 {
 		return "", fmt.Errorf("%w: rendezvous %q: want tcp://host:port, of the process of rank 0 or a standing one; set Config.Rendezvous, or MASTER_ADDR and MASTER_PORT", kolo.ErrArgument, c.Rendezvous)
 	}
 	return at, nil

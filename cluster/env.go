@@ -4,31 +4,15 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kolo-ccl/kolo"
 )
 
-// What launchers say of a process. The first that is there counts:
-//
-//	KOLO_RANKS, RANK, WORLD_SIZE                         ours, torchrun's; RANK may be a list
-//	SLURM_PROCID, SLURM_NTASKS                           srun's
-//	OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE           mpirun's
-//	RANK_TABLE_FILE with RANK_ID                         HCCL's; the size is the table's
-//
-// The rendezvous is KOLO_RENDEZVOUS, or MASTER_ADDR and MASTER_PORT; with Slurm else the
-// first node of the job, with Open MPI on one host else this host, both with a port made
-// of the job's number; with a rank table else the host_ip of rank 0.
-//
-// The job is KOLO_JOB, TORCHELASTIC_RUN_ID, or the number that Slurm or Open MPI gives; the
-// attempt TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT. HCCL_IF_IP is what is told to
-// the others as this host's address.
-//
-// Drivers read what is theirs: roce HCCL_IF_IP, HCCL_RDMA_TC, HCCL_RDMA_TIMEOUT,
-// HCCL_RDMA_RETRY_CNT, HCCL_RDMA_QPS_PER_CONNECTION and HCCL_MULTI_QP_THRESHOLD.
-
-// fromEnv fills in what is zero from the environment.
+// fromEnv fills in what is zero from the environment, as doc.go says.
 func (c *Config) fromEnv() error {
 	if path := c.Getenv("RANK_TABLE_FILE"); path != "" && c.table == nil {
 		t, err := ReadTable(path)
@@ -60,7 +44,17 @@ func (c *Config) fromEnv() error {
 		c.Attempt = n
 	}
 	if v := c.Getenv("HCCL_IF_IP"); v != "" && c.Advertise == nil {
+		if _, err := netip.ParseAddr(v); err != nil {
+			return fmt.Errorf("%w: HCCL_IF_IP=%q is no address", kolo.ErrArgument, v)
+		}
 		c.Advertise = []string{v}
+	}
+	if v := c.Getenv("HCCL_CONNECT_TIMEOUT"); v != "" && c.Timeout == 0 {
+		n, err := strconv.ParseUint(v, 10, 31)
+		if err != nil || n == 0 {
+			return fmt.Errorf("%w: HCCL_CONNECT_TIMEOUT=%q is no number of seconds", kolo.ErrArgument, v)
+		}
+		c.Timeout = time.Duration(n) * time.Second
 	}
 	return nil
 }
@@ -77,12 +71,18 @@ func (c *Config) first(names ...string) string {
 
 // whoFromEnv fills in size and ranks.
 func (c *Config) whoFromEnv() error {
+	half := "" // a launcher's size without a rank, or the reverse
 	for _, v := range []struct{ rank, size string }{
 		{"KOLO_RANKS", "WORLD_SIZE"}, {"RANK", "WORLD_SIZE"}, {"SLURM_PROCID", "SLURM_NTASKS"},
 		{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"RANK_ID", "RANK_SIZE"},
 	} {
 		who, size := c.Getenv(v.rank), c.Getenv(v.size)
 		if who == "" || size == "" && (c.table == nil || v.rank == "SLURM_PROCID") {
+			if who != "" {
+				half = v.rank + " is set and " + v.size + " is not"
+			} else if size != "" {
+				half = v.size + " is set and " + v.rank + " is not"
+			}
 			continue
 		}
 		if c.Size == 0 && size != "" {
@@ -101,9 +101,13 @@ func (c *Config) whoFromEnv() error {
 				c.Ranks = append(c.Ranks, kolo.Rank(n))
 			}
 		}
+		half = ""
 		break
 	}
 	if c.table == nil {
+		if half != "" && c.Size == 0 {
+			return fmt.Errorf("%w: %s: set both, or Config.Size and Config.Ranks", kolo.ErrArgument, half)
+		}
 		return nil
 	}
 	if n := len(c.table.Ranks); c.Size == 0 {

@@ -164,8 +164,17 @@ func TestVariablesOfLaunchers(t *testing.T) {
 			require.Equal(t, c.at, got.Rendezvous)
 			require.Equal(t, c.job, got.Job)
 			require.Equal(t, c.attempt, got.Attempt)
+			require.Equal(t, DefaultTimeout, got.Timeout)
 		})
 	}
+	patient := Config{Size: 1, Ranks: []kolo.Rank{0}, Rendezvous: "tcp://a:1", Getenv: func(k string) string { return map[string]string{"HCCL_CONNECT_TIMEOUT": "600"}[k] }}
+	got, err := patient.withDefaults()
+	require.NoError(t, err)
+	require.Equal(t, 10*time.Minute, got.Timeout)
+	patient.Timeout = time.Second
+	got, err = patient.withDefaults()
+	require.NoError(t, err)
+	require.Equal(t, time.Second, got.Timeout)
 	for list, want := range map[string]string{"": "", "a": "a", "a,b": "a", "n[1-3]": "n1", "n[07,9],m": "n07", "x,n[1-3]": "x", "n[2]-ib": "n2-ib"} {
 		require.Equal(t, want, firstNode(list), list)
 	}
@@ -182,7 +191,15 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 		{map[string]string{"RANK": "2", "WORLD_SIZE": "2", "KOLO_RENDEZVOUS": "tcp://a:1"}, "rank 2; the world has ranks 0 to 1"},
 		{map[string]string{"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR"},
 		{map[string]string{"RANK": "0", "WORLD_SIZE": "2", "KOLO_RENDEZVOUS": "tcp://a:0"}, "want tcp://host:port"},
+		{map[string]string{"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "http"}, `rendezvous "tcp://a:http"`},
+		{map[string]string{"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "70000"}, `rendezvous "tcp://a:70000"`},
 		{map[string]string{"RANK_TABLE_FILE": "/nowhere/at/all"}, "rank table"},
+		{map[string]string{"WORLD_SIZE": "2", "KOLO_RENDEZVOUS": "tcp://a:1"}, "WORLD_SIZE is set and RANK is not"},
+		{map[string]string{"RANK": "2", "KOLO_RENDEZVOUS": "tcp://a:1"}, "RANK is set and WORLD_SIZE is not"},
+		{map[string]string{"SLURM_NTASKS": "2"}, "SLURM_NTASKS is set and SLURM_PROCID is not"},
+		{map[string]string{"RANK": "0", "WORLD_SIZE": "2", "HCCL_IF_IP": "eth0"}, `HCCL_IF_IP="eth0" is no address`},
+		{map[string]string{"RANK": "0", "WORLD_SIZE": "2", "HCCL_CONNECT_TIMEOUT": "soon"}, `HCCL_CONNECT_TIMEOUT="soon"`},
+		{map[string]string{"RANK": "0", "WORLD_SIZE": "2", "HCCL_CONNECT_TIMEOUT": "0"}, `HCCL_CONNECT_TIMEOUT="0"`},
 	} {
 		_, err := Config{Getenv: func(k string) string { return c.env[k] }}.withDefaults()
 		require.ErrorContains(t, err, c.says)
