@@ -84,7 +84,7 @@ type Medium interface {
 // Board is what the ranks of one process have in common with those of the other
 // processes of a group. It is used by one actor.
 type Board interface {
-	// Post begins the next AllReduce of the group and returns. Round.Done is called
+	// Post begins the next collective of the group and returns. Round.Done is called
 	// exactly once: perhaps before Post returns and then with turn t, or later with a nil
 	// turn. There is one round at a time.
 	Post(t Turn, r *Round)
@@ -94,17 +94,51 @@ type Board interface {
 	Close()
 }
 
-// Round is one AllReduce on a Board: the vectors of all ranks of the group are folded in
-// the order of the ranks, and every rank gets the result. From Post to Done the memory
-// belongs to the board.
+// Round is one collective on a Board, as parts, which are done in any order. It is used
+// again; from Post to Done the memory belongs to the board.
 type Round struct {
-	Op     kernel.Op
-	Size   int64  // bytes of each vector, the same in all processes
-	Digest uint64 // of the call; processes that differ get kolo.ErrMismatch
-	// Src and Dst are the vectors of this process's ranks, in the group's order, in host
-	// memory. Dst may be Src.
+	Op     kernel.Op // how the sources of a part are folded
+	Digest uint64    // of the call; processes that differ get kolo.ErrMismatch
+	Parts  []Share   // as many in all processes, and alike but for the memory
+	// Inputs are what this process's ranks give, in the group's order, if the others may read
+	// that where it is. An input that no part reads may be empty.
+	Inputs []kolo.Memory
+	// Trades says that a destination may be the source of another part, both of one source:
+	// what is to be read must be put aside before anything is written.
+	Trades bool
+	Done   func(t Turn, err error)
+}
+
+// Share is a part of a Round: what some ranks give is folded, in the order of the ranks,
+// and stored to some ranks. With one source that is a copy (or a scaling, if Op says so).
+type Share struct {
+	Len      int64     // bytes of each source and destination, a multiple of the element's
+	From, To kolo.Rank // group ranks, or EveryRank; a To that is EveryRank may leave out From
+	At       int64     // where the source begins in the input of its rank, or of each
+	// Src and Dst are host memory of this process's ranks, in the group's order. A destination
+	// may be the source of its rank; apart from that, and from what Trades says, no destination
+	// overlaps any memory of the round.
 	Src, Dst []kolo.Memory
-	Done     func(t Turn, err error)
+}
+
+// EveryRank is a Share's From or To that is all ranks of the group.
+const EveryRank kolo.Rank = -1
+
+// Reset makes the round empty, keeping its lists.
+func (r *Round) Reset() {
+	r.Parts, r.Inputs, r.Trades = r.Parts[:0], r.Inputs[:0], false
+}
+
+// Add appends a part and returns it with empty lists, whose memory is used again.
+func (r *Round) Add(n int64, from, to kolo.Rank, at int64) *Share {
+	if k := len(r.Parts); k < cap(r.Parts) {
+		r.Parts = r.Parts[:k+1]
+	} else {
+		r.Parts = append(r.Parts, Share{})
+	}
+	p := &r.Parts[len(r.Parts)-1]
+	*p = Share{Len: n, From: from, To: to, At: at, Src: p.Src[:0], Dst: p.Dst[:0]}
+	return p
 }
 
 // Endpoint is one rank's end of all its links by one driver.

@@ -9,7 +9,7 @@ import (
 )
 
 // post does a round by the medium between processes: this process's ranks give their
-// vectors to the board, and the others' boards meet it. Vectors of devices go there, and
+// memory to the board, and the others' boards meet it. What is of devices goes there, and
 // the result from there, by way of the host:
 //
 //	post -> [ engine: to bounce buffers ] -> give -> board -> [ engine: to the devices ] -> roundOnBoardEnded
@@ -18,64 +18,212 @@ func (f *far) post(rd *round) {
 	c := rd.firstCall()
 	f.begin(c, fabricName)
 	r := &f.onBoard
-	r.Op, r.Size, r.Digest = kernel.Op{}, 0, f.digest
-	r.Src, r.Dst = r.Src[:0], r.Dst[:0]
+	r.Reset()
+	r.Op, r.Digest = kernel.Op{}, f.digest
+	if c.Collective.Reduces() {
+		r.Op = kernel.OpOf(c.DType, c.Op, len(h.ranks))
+	}
 	err := f.open()
 	f.posted, f.stage = true, stageNone
-	for _, k := range h.mine {
-		t := rd.tickets[k]
-		if c.Collective != kolo.AllReduce {
-			break
-		}
-		if len(t.tensors) > 0 {
-			err = fmt.Errorf("%w: shared memory between processes takes one buffer a call", kolo.ErrUnsupported)
-			break
-		}
-		if t.in.Space != kolo.HostSpace || t.out.Space != kolo.HostSpace {
-			f.stage = stageIn
-		}
-		r.Op, r.Size = kernel.OpOf(c.DType, c.Op, len(h.ranks)), t.in.Len()
-		r.Src, r.Dst = append(r.Src, t.in), append(r.Dst, t.out)
-	}
+	f.parts(rd)
 	switch {
 	case err != nil:
 		f.roundOnBoardEnded(err)
-	case f.stage == stageIn:
-		f.stageVectors()
+	case f.ofDevices():
+		f.stage = stageIn
+		f.stageParts()
 	default:
 		f.give()
 	}
 }
 
-// The ways of a round's vectors between devices and bounce buffers.
+// parts makes the parts of the round, as fabric does for the ranks of one process.
+func (f *far) parts(rd *round) {
+	h, r := f.h, &f.onBoard
+	c := rd.firstCall()
+	n, size := len(h.ranks), int64(c.DType.Size())
+	counts := c.Counts
+	// bytes of chunk k, and of those before it
+	chunk := func(k int) (off, length int64) {
+		if counts == nil {
+			return int64(k) * c.Count * size, c.Count * size
+		}
+		for _, x := range counts[:k] {
+			off += x
+		}
+		return off * size, counts[k] * size
+	}
+	switch c.Collective.Base() {
+	case kolo.AllReduce:
+		f.reduceParts(rd, size)
+	case kolo.Reduce:
+		p := r.Add(c.Count*size, channel.EveryRank, c.Root, 0)
+		f.each(rd, p, func(t *ticket) kolo.Memory { return t.in }, func(t *ticket) kolo.Memory { return t.out })
+	case kolo.Broadcast:
+		p := r.Add(c.Count*size, c.Root, channel.EveryRank, 0)
+		f.each(rd, p, func(t *ticket) kolo.Memory { return t.out }, func(t *ticket) kolo.Memory { return t.out })
+	case kolo.ReduceScatter:
+		for k := range n {
+			off, length := chunk(k)
+			p := r.Add(length, channel.EveryRank, kolo.Rank(k), off)
+			f.each(rd, p, func(t *ticket) kolo.Memory { return t.chunk(t.in, t.displs.In, k, size) }, func(t *ticket) kolo.Memory { return t.out })
+		}
+	case kolo.AllGather, kolo.Gather:
+		to := channel.EveryRank
+		if c.Collective.Rooted() {
+			to = c.Root
+		}
+		for k := range n {
+			_, length := chunk(k)
+			p := r.Add(length, kolo.Rank(k), to, 0)
+			f.each(rd, p, func(t *ticket) kolo.Memory { return t.in }, func(t *ticket) kolo.Memory { return t.chunk(t.out, t.displs.Out, k, size) })
+		}
+	case kolo.Scatter:
+		for k := range n {
+			off, length := chunk(k)
+			p := r.Add(length, c.Root, kolo.Rank(k), off)
+			f.each(rd, p, func(t *ticket) kolo.Memory { return t.chunk(t.in, t.displs.In, k, size) }, func(t *ticket) kolo.Memory { return t.out })
+		}
+	case kolo.AllToAll:
+		f.allToAllParts(rd, size)
+	}
+	f.inputs(rd)
+}
+
+// reduceParts makes those of an AllReduce: one for each tensor.
+func (f *far) reduceParts(rd *round, size int64) {
+	c := rd.firstCall()
+	if len(c.Counts) == 0 {
+		p := f.onBoard.Add(c.Count*size, channel.EveryRank, channel.EveryRank, 0)
+		f.each(rd, p, func(t *ticket) kolo.Memory { return t.in }, func(t *ticket) kolo.Memory { return t.out })
+	}
+	for i, count := range c.Counts {
+		p := f.onBoard.Add(count*size, channel.EveryRank, channel.EveryRank, 0)
+		tensor := func(t *ticket) kolo.Memory { return t.tensors[i] }
+		f.each(rd, p, tensor, tensor)
+	}
+}
+
+// allToAllParts makes those of an AllToAll: one for each pair of ranks. What trades places
+// in one rank's memory is read before it is written.
+func (f *far) allToAllParts(rd *round, size int64) {
+	c, n := rd.firstCall(), len(f.h.ranks)
+	for i := range n {
+		at := int64(0)
+		for k := range n {
+			length := c.Count * size
+			if c.Counts != nil {
+				length = c.Counts[i*n+k] * size
+			}
+			p := f.onBoard.Add(length, kolo.Rank(i), kolo.Rank(k), at)
+			at += length
+			f.each(rd, p, func(t *ticket) kolo.Memory { return t.piece(t.in, t.displs.In, k, size, false) },
+				func(t *ticket) kolo.Memory { return t.piece(t.out, t.displs.Out, i, size, true) })
+		}
+	}
+	for _, k := range f.h.mine {
+		f.onBoard.Trades = f.onBoard.Trades || rd.tickets[k].call.InPlace
+	}
+}
+
+// each adds to a part the memory of those ranks of this process that are in it.
+func (f *far) each(rd *round, p *channel.Share, src, dst func(*ticket) kolo.Memory) {
+	for _, k := range f.h.mine {
+		t := rd.tickets[k]
+		if p.From == channel.EveryRank || p.From == k {
+			p.Src = append(p.Src, src(t))
+		}
+		if p.To == k || p.To == channel.EveryRank && !(t.call.Collective == kolo.Broadcast && p.From == k) {
+			p.Dst = append(p.Dst, dst(t))
+		}
+	}
+}
+
+// inputs says where the ranks' inputs are, if they are in one piece each.
+func (f *far) inputs(rd *round) {
+	r := &f.onBoard
+	for _, k := range f.h.mine {
+		t := rd.tickets[k]
+		m := t.in
+		if t.call.Collective == kolo.Broadcast && k == t.call.Root {
+			m = t.out
+		}
+		if t.displs.In != nil || len(t.tensors) > 0 || m.Space != kolo.HostSpace {
+			r.Inputs = r.Inputs[:0]
+			return
+		}
+		r.Inputs = append(r.Inputs, m)
+	}
+}
+
+// The ways of a round's memory between devices and bounce buffers.
 const (
 	stageNone = iota
 	stageIn
 	stageOut
 )
 
-// stageVectors begins to move the vectors to bounce buffers, or the results out of them.
-func (f *far) stageVectors() {
-	r, j := &f.onBoard, &f.staging
-	if f.stage == stageIn {
-		f.devices = append(append(f.devices[:0], r.Src...), r.Dst...)
-		if int64(len(f.bounce)) < int64(len(r.Src))*r.Size {
-			f.bounce = make([]byte, int64(len(r.Src))*r.Size)
-		}
-		for i := range r.Src {
-			m := kolo.HostMemory(f.bounce[int64(i)*r.Size:][:r.Size])
-			r.Src[i], r.Dst[i] = m, m
+// ofDevices says whether some memory of the round is of a device.
+func (f *far) ofDevices() bool {
+	for i := range f.onBoard.Parts {
+		p := &f.onBoard.Parts[i]
+		for _, list := range [][]kolo.Memory{p.Src, p.Dst} {
+			for k := range list {
+				if list[k].Space != kolo.HostSpace {
+					return true
+				}
+			}
 		}
 	}
+	return false
+}
+
+// stageParts puts bounce buffers in the place of what is of devices, and begins to move the
+// inputs there.
+func (f *far) stageParts() {
+	var size int64
+	f.bounced(func(m *kolo.Memory, _ bool) { size += (m.Len() + bounceAlign - 1) &^ (bounceAlign - 1) })
+	if int64(len(f.bounce)) < size {
+		f.bounce = make([]byte, size)
+	}
+	j, at := &f.staging, int64(0)
 	j.Reset()
-	n := len(r.Src)
-	for i, m := range r.Src {
-		if f.stage == stageIn {
-			j.AddMove([]kolo.Memory{m}, f.devices[i:i+1])
+	f.results.Reset()
+	f.bounced(func(m *kolo.Memory, out bool) {
+		n := m.Len()
+		b := kolo.HostMemory(f.bounce[at:][:n:n])
+		at += (n + bounceAlign - 1) &^ (bounceAlign - 1)
+		if out {
+			f.results.AddMove([]kolo.Memory{*m}, []kolo.Memory{b})
 		} else {
-			j.AddMove(f.devices[n+i:n+i+1], []kolo.Memory{m})
+			j.AddMove([]kolo.Memory{b}, []kolo.Memory{*m})
+		}
+		*m = b
+	})
+	f.move(j)
+}
+
+const bounceAlign = 64
+
+// bounced calls fn with each input and each output of the round that is of a device.
+func (f *far) bounced(fn func(m *kolo.Memory, out bool)) {
+	for i := range f.onBoard.Parts {
+		p := &f.onBoard.Parts[i]
+		for k := range p.Src {
+			if p.Src[k].Space != kolo.HostSpace {
+				fn(&p.Src[k], false)
+			}
+		}
+		for k := range p.Dst {
+			if p.Dst[k].Space != kolo.HostSpace {
+				fn(&p.Dst[k], true)
+			}
 		}
 	}
+}
+
+// move begins a job between devices and bounce buffers.
+func (f *far) move(j *channel.Job) {
 	j.Done = f.staged
 	if len(j.Parts) == 0 {
 		f.staged(f.h.shard, nil)
@@ -141,7 +289,7 @@ func (f *far) roundOnBoardDone(err error) {
 	f.given = false
 	if err == nil && f.stage == stageIn {
 		f.stage = stageOut
-		f.stageVectors()
+		f.move(&f.results)
 		return
 	}
 	f.roundOnBoardEnded(err)

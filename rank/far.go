@@ -38,9 +38,9 @@ type far struct {
 	posting   bool           // Post is on the stack
 	posted    bool           // the running round goes by the board
 	given     bool           // and is on it
-	stage     int            // the way of its vectors, if they are of devices
-	staging   channel.Job    // moves them
-	devices   []kolo.Memory  // inputs, and outputs
+	stage     int            // the way of its memory, if that is of devices
+	staging   channel.Job    // moves the inputs
+	results   channel.Job    // moves the outputs
 	bounce    []byte         // what the board has in place of them
 	boardDone *jobDone       // the round has ended inside Post
 	algorithm string         // of the running round

@@ -21,27 +21,28 @@ import (
 //	4096 blocks of the contributions, of each rank | blocks of results
 //
 // A round begins with a head: its number, the digest of the call and, if it is small,
-// the vectors themselves. The heads of two rounds take turns: who has ended a round knows
-// that all others have begun it, hence ended the one before.
+// the contributions themselves. The heads of two rounds take turns: who has ended a round
+// knows that all others have begun it, hence ended the one before.
 //
-// Larger vectors go in blocks, which also take turns. Each process writes its block,
-// folds a share of all ranks' blocks, in the order of the ranks, to where the others
-// read it, and reads the other shares (the two steps of Rabenseifner's algorithm, without
-// messages). Two processes, and blocks for which one more wait costs more than the
-// bytes, do with one step: each folds everything.
+// Larger ones go in blocks, which also take turns (see layout). Each process writes its block,
+// and does the parts that have a destination here: it folds, or copies, what lies in the
+// arenas. A part whose result many want is shared out: each process folds a share of the
+// slice, in the order of the ranks, to where the others read it, and reads the other shares (the
+// two steps of Rabenseifner's algorithm, without messages). Two processes, and slices for
+// which one more wait costs more than the bytes, do with one step: each folds everything.
 //
-// A process whose vectors lie in memory of Alloc writes none of that: the head says where
-// they are, and the others fold them in place. This takes two steps, so that a share of a
-// vector has one reader besides its owner, who writes to it when that one has folded it.
+// A process whose inputs lie in memory of Alloc writes none of that: the head says where
+// they are, and the others read them in place. Folding that can be shared out then is, so that
+// a share of an input has one reader besides its owner, who writes to it when that one has
+// folded it.
 type board struct {
 	d       *Driver
 	group   uint64
 	parties []party // of the other processes
 	rows    []row   // where the contribution of each rank is, in the group's order
+	seats   seats
 	mine    party
 	arena   kolo.Memory
-	most    int         // ranks of a process, at most
-	block   int64       // bytes of a block
 	open    atomic.Bool // there is a round to look at
 	missed  atomic.Bool // somebody has looked in vain, as the lock was taken
 
@@ -51,14 +52,15 @@ type board struct {
 	losses uint32 // of the driver, when last looked at
 	number uint64 // of the round, from 1 on
 	round  *channel.Round
-	// Of the round: blocks in all, and the number of its first one since the board was made.
-	blocks, first       uint64
+	layout layout
+	// Of the round: the number of its first block since the board was made, and of the last plus 1.
+	first, end          uint64
 	wrote, folded, read uint64 // blocks, since the board was made
 	heads               int    // parties whose heads have come
 	twice               bool   // in two steps
 	shares              bool   // that was so before the heads came
-	inPlace             bool   // the others read this process's vectors where they are
-	withdrew            *party // has given up the round while its vectors were read
+	inPlace             bool   // the others read this process's inputs where they are
+	withdrew            *party // has given up the round while its inputs were read
 	fence               atomic.Uint32
 	dsts, srcs          [][]byte
 }
@@ -68,13 +70,14 @@ type party struct {
 	p      *peer
 	at     int // its place among the processes
 	locals int // its ranks
+	ranks  []int
 	mem    []byte
 	area   boardArea
 	bell   bell
 	region *region
-	// Of the round: its vectors, and the regions that they are in; none where they are not.
-	vectors [][]byte
-	within  []*region
+	// Of the round: the inputs of its ranks, and the regions that they are in; none where they are not.
+	inputs [][]byte
+	within []*region
 }
 
 // row is where the contribution of a rank is: which place of which party, or here.
@@ -95,16 +98,16 @@ type boardHead struct {
 }
 
 const (
-	boardInline = 48        // bytes of vectors in a head, or of places
+	boardInline = 48        // bytes of contributions in a head, or of places
 	boardPlace  = 16        // bytes of a place: region, offset
-	placesFrom  = 128 << 10 // bytes of a vector from which two steps cost less than a copy
+	placesFrom  = 128 << 10 // bytes of a rank's input from which one more wait costs less than a copy
 	boardData   = 4096
 	boardTurns  = 4 // blocks that take turns
 	// The arenas that a core reads and writes at a time should fit its second cache.
 	boardMost  = 128 << 10
 	boardLeast = 16 << 10
 	boardSpace = 512 << 10 // of all ranks' blocks of one turn
-	onceUpTo   = 8 << 10   // bytes of a vector that more than two processes fold in one step
+	onceUpTo   = 8 << 10   // bytes of a part that more than two processes fold in one step
 )
 
 func newBoardArea(mem []byte) boardArea {
@@ -140,13 +143,13 @@ func (d *Driver) Board(group uint64, ranks []kolo.Rank) (channel.Board, error) {
 	if err != nil {
 		return nil, err
 	}
-	locals := b.parties[self].locals
-	mem, err := d.alloc(b.bytes(locals), group)
+	me := b.parties[self]
+	mem, err := d.alloc(b.bytes(me.locals), group)
 	if err != nil {
 		return nil, err
 	}
 	b.arena = mem
-	b.mine = party{at: self, locals: locals, mem: mem.Host, area: newBoardArea(mem.Host)}
+	b.mine = party{at: self, locals: me.locals, ranks: me.ranks, mem: mem.Host, area: newBoardArea(mem.Host)}
 	b.parties = slices.Delete(b.parties, self, self+1)
 	for i := range b.rows {
 		switch w := &b.rows[i]; {
@@ -176,7 +179,7 @@ func (b *board) seat(ranks []kolo.Rank) (order []*peer, self int, err error) {
 	d := b.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, r := range ranks {
+	for i, r := range ranks {
 		p := d.byRank[r]
 		if p == nil {
 			return nil, 0, fmt.Errorf("%w: shm has not been told of %v", kolo.ErrArgument, r)
@@ -188,38 +191,33 @@ func (b *board) seat(ranks []kolo.Rank) (order []*peer, self int, err error) {
 		}
 		q := &b.parties[at]
 		b.rows = append(b.rows, row{at, q.locals})
+		b.seats.of = append(b.seats.of, at)
 		q.locals++
-		b.most = max(b.most, q.locals)
+		q.ranks = append(q.ranks, i)
+	}
+	for i := range b.parties {
+		b.seats.locals = append(b.seats.locals, b.parties[i].locals)
 	}
 	if self = slices.Index(order, d.self); self < 0 || b.group == 0 {
 		return nil, 0, fmt.Errorf("%w: none of the ranks of a board is in this process, or the group has no number", kolo.ErrArgument)
 	}
-	b.block = int64(min(max(boardSpace/len(ranks), boardLeast), boardMost)) &^ (line - 1)
+	b.seats.block = int64(min(max(boardSpace/len(ranks), boardLeast), boardMost)) &^ (line - 1)
 	return order, self, nil
 }
 
 // bytes is the size of the arena of a process with so many ranks.
-func (b *board) bytes(locals int) int64 { return boardData + boardTurns*b.block*int64(locals+1) }
-
-// contribution is where a party has the block of one of its ranks.
-func (b *board) contribution(p *party, local int, block uint64, n int64) []byte {
-	at := boardData + b.block*(int64(block%boardTurns)*int64(p.locals)+int64(local))
-	return p.mem[at:][:n:n]
-}
-
-// result is where a party has what it has folded of a block.
-func (b *board) result(p *party, block uint64, n int64) []byte {
-	at := boardData + b.block*(boardTurns*int64(p.locals)+int64(block%boardTurns))
-	return p.mem[at:][:n:n]
-}
+func (b *board) bytes(locals int) int64 { return boardData + boardTurns*b.seats.block*int64(locals+1) }
 
 // Post begins a round.
 func (b *board) Post(t channel.Turn, r *channel.Round) {
 	b.d.posters.Add(1) // the driver's goroutine need not look
 	defer b.d.posters.Add(-1)
 	b.mu.Lock()
-	if b.broken != nil {
-		err := b.broken
+	err := b.broken
+	if err == nil && !b.layout.same(r.Parts) {
+		err = b.layout.lay(&b.seats, r.Parts)
+	}
+	if err != nil {
 		b.mu.Unlock()
 		r.Done(t, err)
 		return
@@ -229,21 +227,17 @@ func (b *board) Post(t channel.Turn, r *channel.Round) {
 	b.number++
 	b.losses = 0 // those of before count as well
 	b.heads = 0
-	b.first += b.blocks
-	b.blocks = 0
+	b.first, b.end = b.end, b.end+b.layout.blocks
 	b.wrote, b.folded, b.read = b.first, b.first, b.first
-	if r.Size*int64(b.most) > boardInline {
-		b.blocks = uint64((r.Size + b.block - 1) / b.block)
-	}
 	h := &b.mine.area.heads[b.number%2]
-	b.inPlace = b.blocks > 0 && r.Size >= placesFrom && b.showPlaces(h, r.Src)
-	b.shares = b.inPlace || len(b.parties) > 1 && r.Size > onceUpTo
-	b.twice = b.shares
-	if b.write(); b.blocks == 0 { // before the head, which tells of it
-		at := 0
-		for _, m := range r.Src {
-			at += copy(h.data[at:], m.Host)
-		}
+	if b.layout.blocks == 0 { // before the head, which tells of it
+		b.fillHead(h.data)
+	} else {
+		b.inPlace = b.showPlaces(h)
+		b.shares = b.layout.twice && (b.inPlace || len(b.parties) > 1 && b.layout.slots[0].length > onceUpTo)
+		b.twice = b.shares
+		b.skip()
+		b.write()
 	}
 	h.digest.Store(r.Digest)
 	h.number.Store(b.number)
@@ -350,7 +344,6 @@ func (b *board) bereft() error {
 		return nil
 	}
 	b.losses = n
-	end := b.first + b.blocks
 	for i := range b.parties {
 		q := &b.parties[i]
 		q.p.mu.Lock()
@@ -360,7 +353,8 @@ func (b *board) bereft() error {
 			continue
 		}
 		a := &q.area
-		if a.heads[b.number%2].number.Load() != b.number || b.blocks > 0 && (a.wrote.Load() < end || b.twice && a.folded.Load() < end) {
+		if a.heads[b.number%2].number.Load() != b.number || b.layout.blocks > 0 && (a.wrote.Load() < b.end ||
+			b.twice && a.folded.Load() < b.end || (b.wrote < b.end || b.inPlace) && a.read.Load() < b.end) {
 			return err
 		}
 	}
@@ -377,7 +371,7 @@ func (b *board) meet() (found bool, err error) {
 		if h.digest.Load() != b.round.Digest {
 			return found, fmt.Errorf("%w: %v has made another call", kolo.ErrMismatch, b.parties[b.heads].p)
 		}
-		if b.blocks > 0 && b.round.Size >= placesFrom {
+		if b.layout.blocks > 0 {
 			if there, err := b.visit(&b.parties[b.heads], h); !there {
 				return found, err
 			}
@@ -388,154 +382,6 @@ func (b *board) meet() (found bool, err error) {
 		}
 	}
 	return found, nil
-}
-
-// move carries the bytes, as far as the others have come.
-func (b *board) move() (found, ended bool) {
-	if b.blocks == 0 {
-		b.foldHeads()
-		return true, true
-	}
-	end := b.first + b.blocks
-	for more := true; more && b.withdrew == nil; found = found || more {
-		more = b.write()
-		if b.folded < b.wrote && b.others(func(a *boardArea) *atomic.Uint64 { return a.wrote }, b.folded) {
-			b.fold()
-			more = true
-		}
-		if b.twice && b.read < b.folded && b.others(func(a *boardArea) *atomic.Uint64 { return a.folded }, b.read) {
-			b.fetch()
-			more = true
-		}
-	}
-	return found, b.read == end
-}
-
-// others says whether all other processes are past a block.
-func (b *board) others(word func(*boardArea) *atomic.Uint64, block uint64) bool {
-	for i := range b.parties {
-		if word(&b.parties[i].area).Load() <= block {
-			return false
-		}
-	}
-	return true
-}
-
-// span is where a block is in the vectors.
-func (b *board) span(block uint64) (off, n int64) {
-	off = int64(block-b.first) * b.block
-	return off, min(b.block, b.round.Size-off)
-}
-
-// write writes the next block of this process's ranks, if its turn is free: all have
-// read what was there.
-func (b *board) write() bool {
-	c := b.wrote
-	if c >= b.first+b.blocks || c >= boardTurns && !(b.ready && b.others(func(a *boardArea) *atomic.Uint64 { return a.read }, c-boardTurns)) {
-		return false
-	}
-	off, n := b.span(c)
-	from, to := n, n // what this process folds nobody else reads
-	if b.shares {
-		from, to = b.share(b.mine.at, n)
-	}
-	for i, m := range b.round.Src {
-		if b.inPlace {
-			break
-		}
-		mine := b.contribution(&b.mine, i, c, n)
-		copy(mine[:from], m.Host[off:off+from])
-		copy(mine[to:], m.Host[off+to:off+n])
-	}
-	b.wrote++
-	b.mine.area.wrote.Store(b.wrote)
-	b.ring()
-	return true
-}
-
-// share is the part of a block of n bytes that the process at a place folds.
-func (b *board) share(place int, n int64) (from, to int64) {
-	p := int64(len(b.parties) + 1)
-	unit := ((n+p-1)/p + line - 1) &^ (line - 1)
-	return min(int64(place)*unit, n), min(int64(place+1)*unit, n)
-}
-
-// fold folds this process's share of the next block, or all of it.
-func (b *board) fold() {
-	r, c := b.round, b.folded
-	off, n := b.span(c)
-	from, to := int64(0), n
-	if b.twice {
-		from, to = b.share(b.mine.at, n)
-	}
-	b.srcs, b.dsts = b.srcs[:0], b.dsts[:0]
-	for _, w := range b.rows {
-		switch {
-		case w.party < 0:
-			b.srcs = append(b.srcs, r.Src[w.local].Host[off+from:off+to])
-		case len(b.parties[w.party].vectors) > 0:
-			b.srcs = append(b.srcs, b.parties[w.party].vectors[w.local][off+from:off+to])
-		default:
-			b.srcs = append(b.srcs, b.contribution(&b.parties[w.party], w.local, c, n)[from:to])
-		}
-	}
-	for _, m := range r.Dst {
-		b.dsts = append(b.dsts, m.Host[off+from:off+to])
-	}
-	if b.twice {
-		b.dsts = append(b.dsts, b.result(&b.mine, c, n)[from:to])
-	}
-	if from < to {
-		r.Op.Spread(b.dsts, b.srcs)
-	}
-	if b.withdrew = b.gaveUp(); b.withdrew != nil {
-		return
-	}
-	b.folded++
-	if b.twice {
-		b.mine.area.folded.Store(b.folded)
-	} else {
-		b.read++
-		b.mine.area.read.Store(b.read)
-	}
-	b.ring()
-}
-
-// fetch reads the shares of a block that the others have folded.
-func (b *board) fetch() {
-	c := b.read
-	off, n := b.span(c)
-	for i := range b.parties {
-		q := &b.parties[i]
-		from, to := b.share(q.at, n)
-		for _, m := range b.round.Dst {
-			copy(m.Host[off+from:off+to], b.result(q, c, n)[from:to])
-		}
-	}
-	b.read++
-	b.mine.area.read.Store(b.read)
-	b.ring()
-}
-
-// foldHeads folds vectors that are in the heads.
-func (b *board) foldHeads() {
-	r := b.round
-	if r.Size == 0 {
-		return
-	}
-	b.srcs, b.dsts = b.srcs[:0], b.dsts[:0]
-	for _, w := range b.rows {
-		if w.party < 0 {
-			b.srcs = append(b.srcs, r.Src[w.local].Host)
-		} else {
-			h := &b.parties[w.party].area.heads[b.number%2]
-			b.srcs = append(b.srcs, h.data[int64(w.local)*r.Size:][:r.Size])
-		}
-	}
-	for _, m := range r.Dst {
-		b.dsts = append(b.dsts, m.Host)
-	}
-	r.Op.Spread(b.dsts, b.srcs)
 }
 
 // Cancel ends the round.

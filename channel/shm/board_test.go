@@ -134,9 +134,17 @@ func (b *table) share(i, n int) error {
 	return nil
 }
 
+// allReduce is a round of one part for all.
+func allReduce(op kernel.Op, digest uint64, src, dst []kolo.Memory) *channel.Round {
+	r := &channel.Round{Op: op, Digest: digest, Inputs: src}
+	p := r.Add(src[0].Len(), channel.EveryRank, channel.EveryRank, 0)
+	p.Src, p.Dst = src, dst
+	return r
+}
+
 // round is one AllReduce of process i, of count numbers, which is checked.
 func (b *table) round(i, number, count, all int, inPlace bool) error {
-	r := &channel.Round{Op: kernel.OpOf(kolo.Uint64, kolo.Sum, all), Size: int64(8 * count), Digest: uint64(number)}
+	var from, to []kolo.Memory
 	for _, rank := range b.ranks[i] {
 		src, err := b.memory(i, int(rank), 8*count)
 		if err != nil {
@@ -149,8 +157,9 @@ func (b *table) round(i, number, count, all int, inPlace bool) error {
 		if !inPlace {
 			dst = make([]byte, 8*count)
 		}
-		r.Src, r.Dst = append(r.Src, kolo.HostMemory(src)), append(r.Dst, kolo.HostMemory(dst))
+		from, to = append(from, kolo.HostMemory(src)), append(to, kolo.HostMemory(dst))
 	}
+	r := allReduce(kernel.OpOf(kolo.Uint64, kolo.Sum, all), uint64(number), from, to)
 	if err := b.post(i, r)(); err != nil {
 		return err
 	}
@@ -159,7 +168,7 @@ func (b *table) round(i, number, count, all int, inPlace bool) error {
 		for rank := range all {
 			want += element(number, rank, k)
 		}
-		for j, m := range r.Dst {
+		for j, m := range to {
 			if got := binary.LittleEndian.Uint64(m.Host[8*k:]); got != want {
 				return fmt.Errorf("round %d of %d numbers: rank %v has %d at %d, want %d", number, count, b.ranks[i][j], got, k, want)
 			}
@@ -264,7 +273,7 @@ func TestBoardWithForeignPlaces(t *testing.T) {
 	b := tab.boards[0].(*board)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.round = &channel.Round{Size: size}
+	b.round = &channel.Round{}
 	defer func() { b.round = nil }()
 	q := &b.parties[0]
 	number, _ := tab.drivers[1].regionOf(tab.shared[1].Host)
@@ -274,7 +283,8 @@ func TestBoardWithForeignPlaces(t *testing.T) {
 		number, offset uint64
 		there, wrong   bool
 	}{
-		{"private memory", 0, 5, true, false},
+		{"private memory", 0, 0, true, false},
+		{"no memory", 0, 5, false, true},
 		{"all of it", uint64(number), room - size, true, false},
 		{"one byte too many", uint64(number), room - size + 1, false, true},
 		{"behind the end", uint64(number), room + 1, false, true},
@@ -290,7 +300,7 @@ func TestBoardWithForeignPlaces(t *testing.T) {
 			t.Errorf("%s: there %v, %v", c.name, there, err)
 		}
 		b.leavePlaces(nil)
-		require.Empty(t, q.vectors, c.name)
+		require.Empty(t, q.inputs, c.name)
 		require.Zero(t, q.p.regions[number].users, c.name)
 	}
 }
@@ -304,8 +314,8 @@ func TestBoardTakesVectorsBack(t *testing.T) {
 	post := func(i int) func() error {
 		m, err := b.memory(i, i, size)
 		require.NoError(t, err)
-		return b.post(i, &channel.Round{Op: kernel.OpOf(kolo.Uint64, kolo.Sum, 2), Size: size, Digest: 5,
-			Src: []kolo.Memory{kolo.HostMemory(m)}, Dst: []kolo.Memory{kolo.HostMemory(m)}})
+		one := []kolo.Memory{kolo.HostMemory(m)}
+		return b.post(i, allReduce(kernel.OpOf(kolo.Uint64, kolo.Sum, 2), 5, one, one))
 	}
 	var wg sync.WaitGroup
 	for i := range b.boards { // they know each other's memory then
@@ -322,7 +332,7 @@ func TestBoardTakesVectorsBack(t *testing.T) {
 	other.mu.Lock() // so that it stops when it has met the head
 	q := &other.parties[0]
 	other.number++
-	other.round = &channel.Round{Size: size}
+	other.round = &channel.Round{}
 	there, err := other.visit(q, &q.area.heads[other.number%2])
 	require.NoError(t, err)
 	require.True(t, there)
@@ -372,9 +382,10 @@ func TestBoardWhenNobodyPolls(t *testing.T) {
 			mem = append(mem, m)
 			ended := make(chan error, 1)
 			all = append(all, ended)
-			b.boards[i].Post(nil, &channel.Round{Op: kernel.OpOf(kolo.Uint64, kolo.Max, 3), Size: int64(8 * count), Digest: 9,
-				Src: []kolo.Memory{kolo.HostMemory(m)}, Dst: []kolo.Memory{kolo.HostMemory(m)},
-				Done: func(_ channel.Turn, err error) { ended <- err }})
+			one := []kolo.Memory{kolo.HostMemory(m)}
+			r := allReduce(kernel.OpOf(kolo.Uint64, kolo.Max, 3), 9, one, one)
+			r.Done = func(_ channel.Turn, err error) { ended <- err }
+			b.boards[i].Post(nil, r)
 		}
 		for _, ended := range all {
 			select {
@@ -412,15 +423,15 @@ func TestBoardHasTheBitsOfTheOrderOfRanks(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range b.boards {
 		wg.Go(func() {
-			r := &channel.Round{Op: op, Size: 4 * count, Digest: 1}
+			var list []kolo.Memory
 			for _, rank := range slices.Sorted(slices.Values(b.ranks[i])) {
 				m := kolo.HostMemory(slices.Clone(given[rank]))
-				r.Src, r.Dst = append(r.Src, m), append(r.Dst, m)
+				list = append(list, m)
 			}
-			if err := b.post(i, r)(); err != nil {
+			if err := b.post(i, allReduce(op, 1, list, list))(); err != nil {
 				t.Error(err)
 			}
-			for _, m := range r.Dst {
+			for _, m := range list {
 				if !slices.Equal(m.Host, want) {
 					t.Errorf("process %d has other bits", i)
 				}
@@ -436,7 +447,7 @@ func TestBoardOfOtherCalls(t *testing.T) {
 	for i := range b.boards {
 		m := []kolo.Memory{kolo.HostMemory(make([]byte, 8))}
 		go func() {
-			errs <- b.post(i, &channel.Round{Op: kernel.OpOf(kolo.Int64, kolo.Sum, 2), Size: 8, Digest: uint64(i + 1), Src: m, Dst: m})()
+			errs <- b.post(i, allReduce(kernel.OpOf(kolo.Int64, kolo.Sum, 2), uint64(i+1), m, m))()
 		}()
 	}
 	require.ErrorIs(t, <-errs, kolo.ErrMismatch)
@@ -446,7 +457,7 @@ func TestBoardOfOtherCalls(t *testing.T) {
 func TestBoardWithoutTheOthers(t *testing.T) {
 	post := func(b *table) func() error {
 		m := []kolo.Memory{kolo.HostMemory(make([]byte, 1<<20))}
-		return b.post(0, &channel.Round{Op: kernel.OpOf(kolo.Int64, kolo.Sum, 2), Size: 1 << 20, Digest: 1, Src: m, Dst: m})
+		return b.post(0, allReduce(kernel.OpOf(kolo.Int64, kolo.Sum, 2), 1, m, m))
 	}
 	t.Run("cancelled", func(t *testing.T) {
 		b := newTable(t, []kolo.Rank{0}, []kolo.Rank{1})

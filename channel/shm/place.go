@@ -23,30 +23,43 @@ func (d *Driver) regionOf(m []byte) (number uint32, offset uint64) {
 	return 0, 0
 }
 
-// showPlaces writes to a head where this process's vectors are, if all are in memory of
-// Alloc, and says whether that is so.
-func (b *board) showPlaces(h *boardHead, vectors []kolo.Memory) bool {
+// showPlaces writes to a head where this process's inputs are, if all are in memory of
+// Alloc and one is large, and says whether that is so.
+func (b *board) showPlaces(h *boardHead) bool {
 	clear(h.data)
-	if len(vectors)*boardPlace > len(h.data) {
+	inputs := b.round.Inputs
+	if len(inputs)*boardPlace > len(h.data) || len(inputs) != b.mine.locals || b.round.Trades {
 		return false
 	}
-	for i, m := range vectors {
-		number, offset := b.d.regionOf(m.Host)
+	large := false
+	for i, r := range b.mine.ranks {
+		n := b.layout.inputs[r]
+		if n == 0 {
+			continue
+		}
+		number, offset := uint32(0), uint64(0)
+		if inputs[i].Len() >= n {
+			number, offset = b.d.regionOf(inputs[i].Host)
+		}
 		if number == 0 {
 			clear(h.data)
 			return false
 		}
+		large = large || n >= placesFrom
 		binary.NativeEndian.PutUint64(h.data[i*boardPlace:], uint64(number))
 		binary.NativeEndian.PutUint64(h.data[i*boardPlace+8:], offset)
 	}
-	return true
+	if !large {
+		clear(h.data)
+	}
+	return large
 }
 
-// visit finds the vectors of a process whose head has come. They are not there as long as
+// visit finds the inputs of a process whose head has come. They are not there as long as
 // this process has not heard of the memory that they are in.
 func (b *board) visit(q *party, h *boardHead) (there bool, err error) {
 	data := [boardInline]byte(h.data) // what is judged may not change afterwards
-	if binary.NativeEndian.Uint64(data[:]) == 0 {
+	if data == [boardInline]byte{} {
 		return true, nil
 	}
 	if q.locals*boardPlace > len(data) {
@@ -54,12 +67,16 @@ func (b *board) visit(q *party, h *boardHead) (there bool, err error) {
 	}
 	q.p.mu.Lock()
 	defer q.p.mu.Unlock()
-	size := uint64(b.round.Size)
-	for i := range q.locals {
+	for i, rank := range q.ranks {
+		size := uint64(b.layout.inputs[rank])
 		number, offset := binary.NativeEndian.Uint64(data[i*boardPlace:]), binary.NativeEndian.Uint64(data[i*boardPlace+8:])
+		if size == 0 {
+			q.inputs = append(q.inputs, nil)
+			continue
+		}
 		r := q.p.regions[uint32(number)]
 		switch {
-		case number>>32 != 0 || r != nil && (offset > uint64(len(r.mem)) || size > uint64(len(r.mem))-offset):
+		case number == 0 || number>>32 != 0 || r != nil && (offset > uint64(len(r.mem)) || size > uint64(len(r.mem))-offset):
 			b.leave(q)
 			return false, fmt.Errorf("%w: %v shows %d bytes at %d of its memory %d", kolo.ErrLost, q.p, size, offset, number)
 		case r == nil && q.p.state == lost:
@@ -71,13 +88,13 @@ func (b *board) visit(q *party, h *boardHead) (there bool, err error) {
 		}
 		r.users++
 		q.within = append(q.within, r)
-		q.vectors = append(q.vectors, r.mem[offset:][:size:size])
+		q.inputs = append(q.inputs, r.mem[offset:][:size:size])
 	}
-	b.twice = true
+	b.twice = b.layout.twice
 	return true, nil
 }
 
-// leave lets the memory go that the vectors of a process are in; its lock is held.
+// leave lets the memory go that the inputs of a process are in; its lock is held.
 func (b *board) leave(q *party) {
 	for _, r := range q.within {
 		if q.p.regions != nil {
@@ -85,16 +102,16 @@ func (b *board) leave(q *party) {
 		}
 	}
 	clear(q.within)
-	clear(q.vectors)
-	q.within, q.vectors = q.within[:0], q.vectors[:0]
+	clear(q.inputs)
+	q.within, q.inputs = q.within[:0], q.inputs[:0]
 }
 
-// gaveUp is a process that has taken its vectors back, or nil. It is asked when they have
+// gaveUp is a process that has taken its inputs back, or nil. It is asked when they have
 // been read, and before that is told.
 func (b *board) gaveUp() *party {
 	b.fence.Add(1) // what was read was read before
 	for i := range b.parties {
-		if q := &b.parties[i]; len(q.vectors) > 0 && q.area.heads[b.number%2].number.Load() != b.number {
+		if q := &b.parties[i]; len(q.inputs) > 0 && q.area.heads[b.number%2].number.Load() != b.number {
 			return q
 		}
 	}

@@ -1,0 +1,260 @@
+//go:build linux && (amd64 || arm64)
+
+package shm
+
+import (
+	"sync/atomic"
+
+	"github.com/kolo-ccl/kolo/channel"
+)
+
+// move carries the bytes, as far as the others have come.
+func (b *board) move() (found, ended bool) {
+	if b.layout.blocks == 0 {
+		b.foldHeads()
+		return true, true
+	}
+	for more := true; more && b.withdrew == nil; found = found || more {
+		more = b.write()
+		if b.folded < b.wrote && b.others(wroteWord, b.folded) {
+			b.fold()
+			more = true
+		}
+		if b.twice && b.read < b.folded && b.others(foldedWord, b.read) {
+			b.fetch()
+			more = true
+		}
+	}
+	// Who reads inputs where they are must have done so; where folding was shared out, it has.
+	return found, b.read == b.end && b.wrote == b.end && (!b.inPlace || b.twice || b.others(readWord, b.end-1))
+}
+
+func wroteWord(a *boardArea) *atomic.Uint64  { return a.wrote }
+func foldedWord(a *boardArea) *atomic.Uint64 { return a.folded }
+func readWord(a *boardArea) *atomic.Uint64   { return a.read }
+
+// others says whether all other processes are past a block.
+func (b *board) others(word func(*boardArea) *atomic.Uint64, block uint64) bool {
+	for i := range b.parties {
+		if word(&b.parties[i].area).Load() <= block {
+			return false
+		}
+	}
+	return true
+}
+
+// turn is where in an arena a block of contributions begins.
+func (b *board) turn(p *party, block uint64) int64 {
+	return boardData + b.seats.block*int64(block%boardTurns)*int64(p.locals)
+}
+
+// result is what a party has folded of a slice.
+func (b *board) result(p *party, t *slot, block uint64, n int64) []byte {
+	at := boardData + b.seats.block*(boardTurns*int64(p.locals)+int64(block%boardTurns)) + t.result
+	return p.mem[at:][:n:n]
+}
+
+// skip leaves out the steps in which this process has nothing to do, so that nobody waits
+// for them.
+func (b *board) skip() {
+	if b.layout.twice {
+		return
+	}
+	takes, gives := false, false
+	for i := range b.round.Parts {
+		p := &b.round.Parts[i]
+		takes, gives = takes || len(p.Dst) > 0, gives || len(p.Src) > 0
+	}
+	if !takes {
+		b.folded, b.read = b.end, b.end
+		b.mine.area.read.Store(b.end)
+	}
+	if !gives || b.inPlace {
+		b.wrote = b.end
+		b.mine.area.wrote.Store(b.end)
+	}
+}
+
+// write writes the next block of this process's ranks, if its turn is free: all have
+// read what was there.
+func (b *board) write() bool {
+	c := b.wrote
+	if c >= b.end || c >= boardTurns && !(b.ready && b.read > c-boardTurns && b.others(readWord, c-boardTurns)) {
+		return false
+	}
+	if !b.inPlace {
+		for i := range b.layout.slots {
+			b.contribute(&b.layout.slots[i], &b.round.Parts[i], c)
+		}
+	}
+	b.wrote++
+	b.mine.area.wrote.Store(b.wrote)
+	b.ring()
+	return true
+}
+
+// contribute writes what the others read of a part's slice.
+func (b *board) contribute(t *slot, p *channel.Share, block uint64) {
+	off, n := t.slice(block - b.first)
+	if n == 0 || len(p.Src) == 0 || !b.leaves(t) {
+		return
+	}
+	from, to := n, n // what this process folds nobody else reads
+	if b.shares && t.shared {
+		from, to = b.share(b.mine.at, n)
+	}
+	at := b.turn(&b.mine, block)
+	for i, m := range p.Src {
+		mine := b.mine.mem[at+b.layout.contribution(t, b.mine.at, i):][:n]
+		copy(mine[:from], m.Host[off:off+from])
+		copy(mine[to:], m.Host[off+to:off+n])
+	}
+}
+
+// leaves says whether what this process gives to a part is read from its arena.
+func (b *board) leaves(t *slot) bool {
+	return t.shared || t.to == channel.EveryRank || b.seats.of[t.to] != b.mine.at || b.round.Trades && t.from != channel.EveryRank
+}
+
+// share is the part of n bytes that the process at a place folds.
+func (b *board) share(place int, n int64) (from, to int64) {
+	p := int64(len(b.parties) + 1)
+	unit := ((n+p-1)/p + line - 1) &^ (line - 1)
+	return min(int64(place)*unit, n), min(int64(place+1)*unit, n)
+}
+
+// fold does the next block of the parts that have a destination here, and this process's
+// share of what is shared out.
+func (b *board) fold() {
+	c := b.folded
+	for i := range b.layout.slots {
+		t, p := &b.layout.slots[i], &b.round.Parts[i]
+		off, n := t.slice(c - b.first)
+		from, to, out := int64(0), n, b.twice && t.shared
+		if out {
+			from, to = b.share(b.mine.at, n)
+		}
+		if from == to || len(p.Dst) == 0 && !out {
+			continue
+		}
+		b.dsts = b.dsts[:0]
+		for _, m := range p.Dst {
+			b.dsts = append(b.dsts, m.Host[off+from:off+to])
+		}
+		if out {
+			b.dsts = append(b.dsts, b.result(&b.mine, t, c, n)[from:to])
+		}
+		b.sources(t, p, c, from, to)
+		b.round.Op.Spread(b.dsts, b.srcs)
+	}
+	if b.withdrew = b.gaveUp(); b.withdrew != nil {
+		return
+	}
+	b.folded++
+	if b.twice {
+		b.mine.area.folded.Store(b.folded)
+	} else {
+		b.read++
+		b.mine.area.read.Store(b.read)
+	}
+	b.ring()
+}
+
+// sources lists bytes from to to of a part's slice, of all who give.
+func (b *board) sources(t *slot, p *channel.Share, block uint64, from, to int64) {
+	b.srcs = b.srcs[:0]
+	if t.from != channel.EveryRank {
+		b.srcs = append(b.srcs, b.source(t, p, 0, b.rows[t.from], block, from, to))
+		return
+	}
+	for _, w := range b.rows {
+		b.srcs = append(b.srcs, b.source(t, p, w.local, w, block, from, to))
+	}
+}
+
+// source is where bytes from to to of a slice of a rank are. i is its place among this
+// process's sources, if it is of this process.
+func (b *board) source(t *slot, p *channel.Share, i int, w row, block uint64, from, to int64) []byte {
+	off, n := t.slice(block - b.first)
+	q := &b.mine
+	switch {
+	case w.party >= 0:
+		q = &b.parties[w.party]
+		if len(q.inputs) > 0 {
+			return q.inputs[w.local][t.at+off+from : t.at+off+to]
+		}
+	case !b.round.Trades || t.from == channel.EveryRank:
+		return p.Src[i].Host[off+from : off+to]
+	}
+	at := b.turn(q, block) + b.layout.contribution(t, q.at, w.local)
+	return q.mem[at:][from:min(to, n)]
+}
+
+// fetch reads the shares of a block that the others have folded.
+func (b *board) fetch() {
+	c := b.read
+	for i := range b.layout.slots {
+		t := &b.layout.slots[i]
+		off, n := t.slice(c - b.first)
+		if !t.shared || n == 0 {
+			continue
+		}
+		for k := range b.parties {
+			q := &b.parties[k]
+			from, to := b.share(q.at, n)
+			for _, m := range b.round.Parts[i].Dst {
+				copy(m.Host[off+from:off+to], b.result(q, t, c, n)[from:to])
+			}
+		}
+	}
+	b.read++
+	b.mine.area.read.Store(b.read)
+	b.ring()
+}
+
+// fillHead writes the contributions of this process to a head.
+func (b *board) fillHead(data []byte) {
+	for i := range b.layout.slots {
+		t := &b.layout.slots[i]
+		if !b.leaves(t) {
+			continue
+		}
+		for k, m := range b.round.Parts[i].Src {
+			copy(data[b.layout.contribution(t, b.mine.at, k):], m.Host)
+		}
+	}
+}
+
+// foldHeads does the parts of a round whose contributions are in the heads.
+func (b *board) foldHeads() {
+	r := b.round
+	for i := range b.layout.slots {
+		t, p := &b.layout.slots[i], &r.Parts[i]
+		if len(p.Dst) == 0 || t.length == 0 {
+			continue
+		}
+		b.srcs, b.dsts = b.srcs[:0], b.dsts[:0]
+		if t.from != channel.EveryRank {
+			b.srcs = append(b.srcs, b.inHead(t, p, 0, b.rows[t.from]))
+		} else {
+			for _, w := range b.rows {
+				b.srcs = append(b.srcs, b.inHead(t, p, w.local, w))
+			}
+		}
+		for _, m := range p.Dst {
+			b.dsts = append(b.dsts, m.Host)
+		}
+		r.Op.Spread(b.dsts, b.srcs)
+	}
+}
+
+// inHead is the contribution of a rank to a part of a small round.
+func (b *board) inHead(t *slot, p *channel.Share, i int, w row) []byte {
+	q := &b.mine
+	if w.party >= 0 {
+		q = &b.parties[w.party]
+	} else if !b.round.Trades || t.from == channel.EveryRank {
+		return p.Src[i].Host
+	}
+	return q.area.heads[b.number%2].data[b.layout.contribution(t, q.at, w.local):][:t.length]
+}
