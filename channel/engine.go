@@ -14,10 +14,12 @@ type Engine interface {
 	// Start begins a job and returns. Job.Done is called exactly once: perhaps before
 	// Start returns and then with turn t, as for a small job, or later with a nil turn.
 	Start(t Turn, j *Job)
-	// Lend gives the calling goroutine, which has nothing else to do, to the engine
-	// until done is not zero or there has been nothing to do for some microseconds.
-	// It may return at any time; the caller then parks.
-	Lend(done *atomic.Uint32)
+	// Lend gives the calling goroutine, which waits for a call of a priority that reads and
+	// writes so many bytes and has nothing else to do, to the engine until done is not zero or
+	// there has been nothing to do for some microseconds. It may return at any time; the
+	// caller then parks. What is less urgent gives way meanwhile: jobs of lower priority, and
+	// at the same priority those of large calls to small ones.
+	Lend(done *atomic.Uint32, priority int, call int64)
 	// Reaches says whether the engine can address memory of a space.
 	Reaches(s kolo.Space) bool
 	// Close waits for the jobs that were started and ends the engine's goroutines.
@@ -29,7 +31,8 @@ type Engine interface {
 type Job struct {
 	Op       kernel.Op // how the sources of a part are folded
 	Parts    []Part
-	Priority int // larger first
+	Priority int   // larger first
+	Call     int64 // bytes that the call reads and writes of which the job is a part; 0: those of the job
 	Done     func(t Turn, err error)
 
 	State JobState
@@ -130,7 +133,8 @@ func (c *cursor) take(n int64) kolo.Memory {
 type JobState struct {
 	Side  [2]Side      // the blocks, in two halves
 	Left  atomic.Int64 // blocks not done
-	_     [56]byte
+	Class atomic.Int32 // how urgent it is
+	_     [52]byte
 	Block int64   // bytes of a block
 	Most  int64   // blocks that a helper does at a time
 	First []int32 // number of the first block of each part

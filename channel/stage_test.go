@@ -16,10 +16,10 @@ type heldEngine struct {
 	jobs   []*Job
 }
 
-func (e *heldEngine) Start(_ Turn, j *Job)    { e.jobs = append(e.jobs, j) }
-func (e *heldEngine) Lend(*atomic.Uint32)     {}
-func (e *heldEngine) Reaches(kolo.Space) bool { return true }
-func (e *heldEngine) Close()                  {}
+func (e *heldEngine) Start(_ Turn, j *Job)            { e.jobs = append(e.jobs, j) }
+func (e *heldEngine) Lend(*atomic.Uint32, int, int64) {}
+func (e *heldEngine) Reaches(kolo.Space) bool         { return true }
+func (e *heldEngine) Close()                          {}
 
 func (e *heldEngine) at(m kolo.Memory) []byte {
 	if m.Space == kolo.HostSpace {

@@ -71,7 +71,7 @@ func onEngine(e channel.Engine, op kernel.Op, dst, src []byte) {
 	j := &channel.Job{Op: op, Done: func(channel.Turn, error) { done.Store(1); close(ended) }}
 	j.AddMove([]kolo.Memory{kolo.HostMemory(dst)}, []kolo.Memory{kolo.HostMemory(src)})
 	e.Start(nil, j)
-	e.Lend(&done)
+	e.Lend(&done, j.Priority, j.Size())
 	<-ended
 }
 

@@ -258,7 +258,7 @@ func (s *stepRun) post(st *plan.Step, kind channel.Kind, spans []plan.Span) {
 		op.Kind, op.Key = kind, channel.Key{Group: r.hub.id, Call: r.ticket.seq, Lane: st.Lane,
 			Number: r.program.Successors.Number(s.step, k)}
 		op.DType, op.Digest = r.ticket.call.DType, r.digest
-		op.Job.Priority = r.hub.cfg.Priority
+		op.Job.Priority, op.Job.Call = r.hub.cfg.Priority, r.ticket.touches()
 		if kind == channel.View {
 			s.dst = r.memory(s.dst[:0], st.Dst)
 			op.Mem, op.Size = op.Mem[:0], lengthOf(s.dst)
@@ -336,7 +336,7 @@ func (s *stepRun) foldViews(st *plan.Step) {
 // fold starts the step's job.
 func (s *stepRun) fold(op kernel.Op, dst []kolo.Memory, operands ...[]kolo.Memory) {
 	s.job.Reset()
-	s.job.Op, s.job.Priority = op, s.run.hub.cfg.Priority
+	s.job.Op, s.job.Priority, s.job.Call = op, s.run.hub.cfg.Priority, s.run.ticket.touches()
 	s.job.AddFold(dst, operands...)
 	s.jobHere = false
 	s.run.actor.p.engine.Start(s.run.actor.shard, &s.job)

@@ -99,7 +99,7 @@ func (t *ticket) wait(ctx context.Context) error {
 	switch far := g.hub.far != nil && len(g.hub.mine) == 1; {
 	case far && g.hub.p.poller != nil: // what is to be done comes from outside, and is seen by the poller
 	case t.large:
-		g.hub.p.engine.Lend(&t.state)
+		g.hub.p.engine.Lend(&t.state, g.hub.cfg.Priority, t.touches())
 	default:
 		t.look()
 	}
@@ -137,6 +137,9 @@ func (t *ticket) wait(ctx context.Context) error {
 	}
 	return t.err
 }
+
+// touches is the number of bytes that the call reads and writes in this process.
+func (t *ticket) touches() int64 { return t.size() * int64(len(t.group.hub.mine)) }
 
 // look waits for a moment for a call that needs no help. The ranks that are missing may
 // be waiting for this processor, so it is given away first. Where there is a processor

@@ -286,7 +286,7 @@ func (x *Transfer) Wait(ctx context.Context) error {
 	}
 	w := x.target.win.world
 	if x.size > lendFrom {
-		w.p.engine.Lend(&x.state)
+		w.p.engine.Lend(&x.state, 0, 2*x.size)
 	}
 	if p := w.p.poller; p != nil && x.state.Load() != ticketDone {
 		p.Poll(&x.state)

@@ -43,7 +43,7 @@ func do(j *channel.Job) {
 	}
 }
 
-func (e *engine) Lend(*atomic.Uint32) {}
+func (e *engine) Lend(*atomic.Uint32, int, int64) {}
 
 func (e *engine) Reaches(s kolo.Space) bool { return s == kolo.HostSpace }
 

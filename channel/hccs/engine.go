@@ -19,8 +19,11 @@ const (
 	takeBytes  = 1 << 20   // bytes touched by a helper before it looks for a more urgent job
 	takeLess   = 512 << 10 // and where the job is larger than largeJob, as those are that no cache holds
 	largeJob   = 32 << 20
-	lendSpins  = 2000 // looks of a lender that finds nothing to do
-	yieldEvery = 16   // looks between two yields
+	lendSpins  = 2000    // looks of a lender that finds nothing to do
+	yieldEvery = 16      // looks between two yields
+	smallCall  = 8 << 20 // bytes touched by a call up to which it is more urgent than larger ones of its priority
+	levels     = 8       // of priority that are told apart, half of them below 0
+	classes    = 2 * levels
 )
 
 // Engine is the software DMA engine of a process: host memory, host kernels. Small
@@ -35,7 +38,7 @@ type Engine struct {
 	workers sync.WaitGroup
 	open    atomic.Int32                // jobs started and not finished
 	top     atomic.Pointer[channel.Job] // the most urgent of them
-	lent    atomic.Int32                // goroutines in Lend
+	lent    [classes]atomic.Int32       // goroutines in Lend, by the class of their call
 }
 
 // NewEngine makes an engine with workers goroutines, which are parked while there
@@ -76,6 +79,8 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 	j.State.Err.Store(nil)
 	blocks := cut(j, size)
 	j.State.Left.Store(int64(blocks))
+	c := classOf(j.Priority, max(size, j.Call))
+	j.State.Class.Store(int32(c))
 	e.mu.Lock()
 	at := len(e.jobs)
 	for at > 0 && before(j, blocks, e.jobs[at-1]) {
@@ -88,23 +93,53 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 	j.State.Side[0].Set(0, blocks/2) // from here on a helper of the job's last run may end this one
 	j.State.Side[1].Set(blocks/2, blocks)
 	e.mu.Unlock()
-	e.wake()
+	e.wake(c)
+}
+
+// classOf is how urgent a call is that touches size bytes: a larger class is more urgent.
+func classOf(priority int, size int64) int {
+	c := 2 * (min(max(priority, -levels/2), levels/2-1) + levels/2)
+	if size <= smallCall {
+		c++
+	}
+	return c
+}
+
+// hands is the number of lent goroutines that do jobs of class c.
+func (e *Engine) hands(c int) (n int) {
+	for i := range c + 1 {
+		n += int(e.lent[i].Load())
+	}
+	return n
+}
+
+// hurried says whether somebody waits in Lend for what is more urgent than class c.
+func (e *Engine) hurried(c int) bool {
+	for i := c + 1; i < classes; i++ {
+		if e.lent[i].Load() > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // before says whether j, of so many blocks, goes before a job that is listed: by
-// priority, and among equals the one with less to do.
+// priority, then those of small calls, and among equals the one with less to do.
 func before(j *channel.Job, blocks int, listed *channel.Job) bool {
 	if j.Priority != listed.Priority {
 		return j.Priority > listed.Priority
 	}
+	if c, other := j.State.Class.Load(), listed.State.Class.Load(); c != other {
+		return c > other
+	}
 	return int64(blocks) < listed.State.Left.Load()
 }
 
-// wake wakes a worker, unless the lent goroutines keep the processors busy: whoever
-// starts a job and waits for it is one hand more. One of them at least must be here,
-// to wake a worker when it leaves.
-func (e *Engine) wake() {
-	if n := int(e.lent.Load()); n == 0 || n < e.procs-1 {
+// wake wakes a worker for jobs of class c, unless the lent goroutines keep the
+// processors busy: whoever starts a job and waits for it is one hand more. One of them
+// at least must be here, to wake a worker when it leaves.
+func (e *Engine) wake(c int) {
+	if n := e.hands(c); n == 0 || n < e.procs-1 {
 		e.cond.Signal()
 	}
 }
@@ -178,14 +213,14 @@ func (e *Engine) listed() {
 // help does some blocks of j. Each core begins with its own half, so
 // that a buffer that is reduced again and again stays in that core's caches.
 func (e *Engine) help(j *channel.Job) {
-	if n := doSome(j); n > 0 && j.State.Left.Add(-n) == 0 {
+	if n := e.doSome(j); n > 0 && j.State.Left.Add(-n) == 0 {
 		e.finish(j)
 	}
 }
 
-// doSome does some blocks of j and returns their number. A panic in one is the job's
-// error.
-func doSome(j *channel.Job) (n int64) {
+// doSome does some blocks of j and returns their number, one if somebody waits for
+// what is more urgent. A panic in one is the job's error.
+func (e *Engine) doSome(j *channel.Job) (n int64) {
 	defer func() {
 		if v := recover(); v != nil {
 			err := channel.Panicked("engine, in a job", v)
@@ -201,6 +236,9 @@ func doSome(j *channel.Job) (n int64) {
 			}
 			n++
 			runBlock(j, block)
+			if e.hurried(int(j.State.Class.Load())) {
+				return n
+			}
 		}
 		side = 1 - side
 	}
@@ -288,16 +326,19 @@ func memories(to [][]byte, list []kolo.Memory, off, n int64) [][]byte {
 	return to
 }
 
-// Lend helps until done is set, or until there was nothing to do for a while. No
-// more goroutines than processors are taken at a time.
-func (e *Engine) Lend(done *atomic.Uint32) {
-	defer e.leave()
-	if e.lent.Add(1) > int32(e.procs) {
+// Lend helps until done is set, or until there was nothing to do for a while: with
+// jobs that are no less urgent than the call. Who does the others gives its
+// processor away after each block meanwhile. No more goroutines than processors are
+// taken at a time for calls of one class.
+func (e *Engine) Lend(done *atomic.Uint32, priority int, call int64) {
+	c := classOf(priority, call)
+	defer e.leave(c)
+	if e.lent[c].Add(1) > int32(e.procs) {
 		return
 	}
 	for i := 0; i < lendSpins && done.Load() == 0; i++ {
 		if e.open.Load() > 0 {
-			if j := e.pick(); j != nil {
+			if j := e.pick(); j != nil && int(j.State.Class.Load()) >= c {
 				e.help(j)
 				i = 0
 				if done.Load() == 0 && e.pick() != nil {
@@ -312,12 +353,15 @@ func (e *Engine) Lend(done *atomic.Uint32) {
 	}
 }
 
-// leave ends a Lend. What it leaves undone, or was begun in reliance on it, goes to a
+// leave ends a Lend for class c. What it leaves undone, or was begun in reliance on it, goes to a
 // worker.
-func (e *Engine) leave() {
-	e.lent.Add(-1)
-	if e.open.Load() > 0 && e.pick() != nil {
-		e.cond.Signal()
+func (e *Engine) leave(c int) {
+	e.lent[c].Add(-1)
+	if e.open.Load() == 0 {
+		return
+	}
+	if j := e.pick(); j != nil {
+		e.wake(int(j.State.Class.Load()))
 	}
 }
 
@@ -326,9 +370,10 @@ func (e *Engine) work() {
 	for {
 		j := e.pick()
 		if j != nil {
-			e.wake() // one wakes the next
+			c := int(j.State.Class.Load())
+			e.wake(c) // one wakes the next
 			e.help(j)
-			if e.lent.Load() > 0 { // ranks wait; beside goroutines that only compute, a turn is long in coming
+			if e.hands(classes-1) > 0 { // ranks wait; beside goroutines that only compute, a turn is long in coming
 				runtime.Gosched()
 			}
 			continue

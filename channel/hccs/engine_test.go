@@ -255,6 +255,84 @@ func TestUrgentJobOvertakesOneThatRuns(t *testing.T) {
 	require.Equal(t, []string{"urgent", "usual", "usual too", "low", "least"}, order)
 }
 
+func TestClassesOfCalls(t *testing.T) {
+	order := []struct {
+		name     string
+		priority int
+		size     int64
+	}{
+		{"low, large", -1, 1 << 40},
+		{"low, small", -1, smallCall},
+		{"usual, large", 0, smallCall + 1},
+		{"usual, small", 0, 0},
+		{"high, large", 1, 64 << 20},
+		{"high, small", 1, 64 << 10},
+	}
+	for i := 1; i < len(order); i++ {
+		a, b := order[i-1], order[i]
+		require.Less(t, classOf(a.priority, a.size), classOf(b.priority, b.size), "%s, %s", a.name, b.name)
+	}
+	require.Equal(t, classes-1, classOf(math.MaxInt, 0))
+	require.Equal(t, 0, classOf(math.MinInt, math.MaxInt64))
+}
+
+// Who waits for a small call does no blocks of a large one, which would keep it for
+// longer than its own call takes; unless the large one is of a higher priority.
+func TestLendLeavesLessUrgentJobs(t *testing.T) {
+	e, free := busy(t)
+	defer close(free)
+	const size = 4 * takeBytes
+	j := newCopy(size, 8, 0)
+	j.Call = 1 << 30
+	e.Start(nil, &j.Job)
+	var never atomic.Uint32
+	within(t, "Lend for a small call", func() { e.Lend(&never, 0, 64<<10) })
+	require.Equal(t, int64(size/slimBlock), j.State.Left.Load())
+	within(t, "Lend for a low one", func() { e.Lend(&never, -1, 64<<10) })
+	await(t, "the job", j.done)
+	j.check(t)
+}
+
+func TestHelperGivesWayAfterABlock(t *testing.T) {
+	e, free := busy(t)
+	defer close(free)
+	const blocks = 4 * takeBytes / slimBlock
+	j := newCopy(4*takeBytes, 9, 0)
+	j.Call = 1 << 30
+	e.Start(nil, &j.Job)
+	left := func() int64 {
+		e.help(&j.Job)
+		return j.State.Left.Load()
+	}
+	small, large := &e.lent[classOf(0, 64<<10)], &e.lent[classOf(0, 1<<30)]
+	small.Store(1)
+	require.Equal(t, int64(blocks-1), left())
+	require.Equal(t, int64(blocks-2), left())
+	small.Store(0)
+	large.Store(1)
+	require.Less(t, left(), int64(blocks-3), "its equals do not hurry it")
+	large.Store(0)
+	for left() > 0 {
+	}
+	await(t, "the job", j.done)
+	j.check(t)
+}
+
+// A piece of a large call does not overtake a small call, though it is smaller.
+func TestJobsOfSmallCallsGoFirst(t *testing.T) {
+	e, free := busy(t)
+	small, piece := newCopy(smallCall/2, 10, 0), newCopy(4*slimBlock, 11, 0)
+	piece.Call = 1 << 30
+	e.Start(nil, &piece.Job)
+	e.Start(nil, &small.Job)
+	require.Same(t, &small.Job, e.pick())
+	close(free)
+	for _, j := range []*copyJob{small, piece} {
+		await(t, "a job", j.done)
+		j.check(t)
+	}
+}
+
 func TestLendHelpsAndReturns(t *testing.T) {
 	e, free := busy(t)
 	j := newCopy(4<<20, 6, 0)
@@ -266,22 +344,22 @@ func TestLendHelpsAndReturns(t *testing.T) {
 	}
 	e.Start(nil, &j.Job)
 	for done.Load() == 0 {
-		e.Lend(&done)
+		e.Lend(&done, 0, 1<<30)
 	}
 	require.Equal(t, 1, by)
 	j.check(t)
 	done.Store(0)
-	within(t, "Lend with nothing to do", func() { e.Lend(&done) })
+	within(t, "Lend with nothing to do", func() { e.Lend(&done, 0, 1<<30) })
 	close(free)
 }
 
 func TestLendTakesNoMoreThanProcessors(t *testing.T) {
 	e := newEngine(t, 1)
 	var never atomic.Uint32
-	e.lent.Store(int32(e.procs))
-	within(t, "one Lend too many", func() { e.Lend(&never) })
-	require.Equal(t, int32(e.procs), e.lent.Load())
-	e.lent.Store(0)
+	e.lent[classOf(0, 1<<30)].Store(int32(e.procs))
+	within(t, "one Lend too many", func() { e.Lend(&never, 0, 1<<30) })
+	require.Equal(t, int32(e.procs), e.lent[classOf(0, 1<<30)].Load())
+	e.lent[classOf(0, 1<<30)].Store(0)
 }
 
 // A goroutine that is on its way out of Lend counts as a helper and is none.
@@ -297,7 +375,7 @@ func TestJobStartedWhileLendersLeave(t *testing.T) {
 			var done atomic.Uint32
 			done.Store(1)
 			for !over.Load() {
-				e.Lend(&done)
+				e.Lend(&done, 0, 1<<30)
 				runtime.Gosched()
 			}
 		})
@@ -340,7 +418,7 @@ func TestRecycledJobs(t *testing.T) {
 		// ended by over
 		wg.Go(func() {
 			for over.Load() == 0 {
-				e.Lend(&over)
+				e.Lend(&over, 0, 1<<30)
 			}
 		})
 	}
@@ -447,7 +525,7 @@ func benchmarkJob(b *testing.B, k, n int) {
 	for b.Loop() {
 		done.Store(0)
 		e.Start(nil, &j)
-		e.Lend(&done)
+		e.Lend(&done, 0, 1<<30)
 		<-ended
 	}
 }

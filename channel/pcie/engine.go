@@ -66,7 +66,9 @@ func NewEngine(inner channel.Engine, c Config) (*Engine, error) {
 func (e *Engine) Reaches(s kolo.Space) bool { return e.inner.Reaches(s) }
 
 // Lend lends the goroutine to the engine beneath.
-func (e *Engine) Lend(done *atomic.Uint32) { e.inner.Lend(done) }
+func (e *Engine) Lend(done *atomic.Uint32, priority int, call int64) {
+	e.inner.Lend(done, priority, call)
+}
 
 // Close waits for what is staged.
 func (e *Engine) Close() { e.open.Wait() }
@@ -100,7 +102,7 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 	for i := range s.lanes {
 		l := &s.lanes[i]
 		l.s = s
-		l.job.Priority = j.Priority
+		l.job.Priority, l.job.Call = j.Priority, max(j.Call, bytes)
 		l.job.Done = l.done
 		l.run(t)
 	}

@@ -283,7 +283,7 @@ func TestEngine(t *testing.T) {
 	require.NoError(t, list[0].Close(t.Context()))
 	require.False(t, e.Reaches(m.Space))
 	require.ErrorIs(t, do(sum, kolo.HostMemory(c), m), npu.ErrForeign)
-	e.Lend(nil)
+	e.Lend(nil, 0, 0)
 	e.Close()
 	e.Close()
 	require.ErrorIs(t, do(sum, m, m), kolo.ErrClosed, "what is closed makes nothing that nobody closes")

@@ -66,9 +66,9 @@ func (e *Engine) Reaches(s kolo.Space) bool {
 }
 
 // Lend helps the host's engine. A device needs no help.
-func (e *Engine) Lend(done *atomic.Uint32) {
+func (e *Engine) Lend(done *atomic.Uint32, priority int, call int64) {
 	if e.host != nil {
-		e.host.Lend(done)
+		e.host.Lend(done, priority, call)
 	}
 }
 
