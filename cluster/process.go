@@ -255,7 +255,13 @@ func (p *Process) connect(ctx context.Context) error {
 		case err := <-p.failed:
 			return p.reason(err)
 		case <-ctx.Done():
-			return p.late(ctx, "has not linked itself to this process", func(q int) bool { return missing[q] })
+			err := p.late(ctx, "has not linked itself to this process", func(q int) bool { return missing[q] })
+			dials.Wait() // for those of lower numbers, which has tried more than to wait
+			select {
+			case err = <-errs:
+			default:
+			}
+			return err
 		}
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -335,7 +336,8 @@ func TestProcessThatCannotBeReachedIsNamedWithItsAddresses(t *testing.T) {
 		{Ranks: []kolo.Rank{0}, PID: 7, Host: here, Port: port, Addresses: []string{"127.0.0.2"}}, {Ranks: []kolo.Rank{1}, Host: here}}}}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err = p.greet(ctx, 0)
+	p.linked, p.links = make(chan int, 2), make([]atomic.Pointer[link], 2)
+	err = p.connect(ctx)
 	require.ErrorIs(t, err, kolo.ErrDeadline)
 	for _, say := range []string{"rank 0 (pid 7 on ", "cannot be reached from rank 1", "127.0.0.1:", "127.0.0.2:", "connection refused"} {
 		require.ErrorContains(t, err, say)
