@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
@@ -30,6 +31,7 @@ type driver struct {
 	cancel context.CancelFunc
 	calls  sync.WaitGroup // goroutines, and control connections
 	greet  chan struct{}  // a place for each greeting of a stranger
+	cutFor time.Duration  // cutTime
 
 	mu      sync.Mutex
 	peers   map[kolo.Rank]*address
@@ -66,7 +68,7 @@ func newDriver(c Config, w channel.Config) (*driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tcp: listen on %s (%s): %w", at, why, err)
 	}
-	d := &driver{cfg: c, job: w.Job, epoch: w.Epoch, host: hostID(), why: why, listen: l,
+	d := &driver{cfg: c, job: w.Job, epoch: w.Epoch, host: hostID(), why: why, listen: l, cutFor: cutTime,
 		greet: make(chan struct{}, maxGreetings), peers: map[kolo.Rank]*address{}, ranks: map[kolo.Rank]error{},
 		links: map[side]*link{}, changed: make(chan struct{})}
 	for _, n := range all {

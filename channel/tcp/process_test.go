@@ -117,14 +117,13 @@ func TestKilledProcess(t *testing.T) {
 		require.Equal(t, bytesOf(len(b), int(i)), b)
 	}
 	ops := []*move{p.post(channel.Recv, 1, 50, make([]byte, 10)), p.post(channel.View, 1, 51, make([]byte, 10)), p.post(channel.Send, 1, 52, make([]byte, 1<<20))}
-	begin := time.Now()
 	kill()
 	for _, m := range ops {
 		err := m.wait()
 		require.ErrorIs(t, err, kolo.ErrLost)
 		require.ErrorContains(t, err, "rank 0 to rank 1")
+		require.NotContains(t, err.Error(), "timed out", "the kernel says that it has ended")
 	}
-	require.Less(t, time.Since(begin), time.Second)
 	require.ErrorIs(t, p.post(channel.Send, 1, 53, []byte{1}).wait(), kolo.ErrLost)
 }
 

@@ -167,7 +167,7 @@ func (s *stripe) receive() {
 	switch between := over && s.in == nil && s.p.r == s.p.w; {
 	case l.err != nil || between && len(l.coming) == 0: // the peer closes
 	case between:
-		time.AfterFunc(cutFor, func() { l.missed(err) })
+		time.AfterFunc(l.d.cutFor, func() { l.missed(err) })
 	default:
 		l.lose(err, &done)
 	}
@@ -185,9 +185,9 @@ func (s *stripe) receive() {
 	done.complete(nil)
 }
 
-// cutFor is how long the control connection has to tell the rest after a data connection has
+// cutTime is how long the control connection has to tell the rest after a data connection has
 // ended between two messages: what is coming may be on it, and so may the peer's goodbye.
-const cutFor = 500 * time.Millisecond
+const cutTime = 500 * time.Millisecond
 
 // missed ends the link if it has not ended meanwhile: a data connection is gone.
 func (l *link) missed(err error) {
