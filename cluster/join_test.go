@@ -50,6 +50,7 @@ func TestRankZeroServesTheRendezvous(t *testing.T) {
 
 // A rank that does not come is named on every rank that does.
 func TestRankThatDoesNotComeIsNamedOnAllThatDo(t *testing.T) {
+	t.Parallel()
 	at := standing(t)
 	errs := make(chan error, 2)
 	for _, r := range []kolo.Rank{0, 2} {
@@ -239,5 +240,22 @@ func TestWhyOneCannotJoinIsToldByAll(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Also where rank 0 serves the rendezvous, whose process ends as soon as it has heard.
+func TestRankThatDoesNotComeIsNamedByARendezvousThatEnds(t *testing.T) {
+	t.Parallel()
+	at := "tcp://127.0.0.1:" + freePort(t)
+	ranks := []kolo.Rank{0, 2, 3, 4, 5}
+	errs := make(chan error, len(ranks))
+	for _, r := range ranks {
+		go func() { // ends with the join
+			_, err := Join(t.Context(), Config{Rendezvous: at, Size: 7, Ranks: []kolo.Rank{r}, Timeout: 4 * time.Second, Getenv: noEnv})
+			errs <- err
+		}()
+	}
+	for range ranks {
+		require.ErrorContains(t, <-errs, "rank 1 and 6 of 7 did not come")
 	}
 }

@@ -530,6 +530,9 @@ func (p *Process) shut(inOrder bool) (err error) {
 				l.close(kolo.ErrClosed)
 			}
 		}
+		if p.store != nil {
+			p.store.dismiss()
+		}
 		for _, s := range []*server{p.server, p.storeOn} {
 			if s != nil {
 				s.close()

@@ -20,6 +20,7 @@ import (
 // One that serves a single world, in the process of its rank 0, stays complete: the
 // next epoch has a rendezvous of its own.
 type rendezvous struct {
+	over bool   // its server ends: nobody waits here any more
 	only string // the job of the one world; "" for a standing rendezvous
 	jobs map[string]*gathering
 	now  func() time.Time
@@ -51,10 +52,12 @@ type meeting interface{ isMeeting() }
 type arrived struct{ g *guest }
 type gone struct{ g *guest }
 type meetTick struct{}
+type dismissal struct{ done chan struct{} }
 
-func (*arrived) isMeeting() {}
-func (*gone) isMeeting()    {}
-func (meetTick) isMeeting() {}
+func (*arrived) isMeeting()   {}
+func (*gone) isMeeting()      {}
+func (meetTick) isMeeting()   {}
+func (*dismissal) isMeeting() {}
 
 func newRendezvous(only string, now func() time.Time, wake func(time.Duration)) *rendezvous {
 	return &rendezvous{only: only, jobs: map[string]*gathering{}, now: now, wake: wake}
@@ -71,6 +74,9 @@ func (r *rendezvous) Handle(m meeting) error {
 		r.leave(m.g)
 	case meetTick:
 		r.tick()
+	case *dismissal:
+		r.dismiss()
+		close(m.done)
 	default:
 		panic(fmt.Sprintf("cluster: unknown message %T", m))
 	}
@@ -81,8 +87,26 @@ func refuse(format string, args ...any) *answer {
 	return &answer{Refused: fmt.Sprintf(format, args...)}
 }
 
+// dismiss answers all that wait, since the server ends.
+func (r *rendezvous) dismiss() {
+	r.over = true
+	for _, j := range r.jobs {
+		for _, g := range j.guests {
+			g.answer <- *ends()
+		}
+		j.guests = nil
+	}
+}
+
+func ends() *answer {
+	return &answer{Retry: "the process that serves the rendezvous ends (see its own output)"}
+}
+
 // arrive takes a process in, or answers it.
 func (r *rendezvous) arrive(g *guest) *answer {
+	if r.over {
+		return ends()
+	}
 	if g.Protocol != protocol {
 		return refuse("protocol %d; this rendezvous speaks %d: all processes need one version of kolo", g.Protocol, protocol)
 	}

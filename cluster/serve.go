@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -92,6 +95,7 @@ func (r *Rendezvous) Address() string { return "tcp://" + r.address }
 
 // Close ends it. Worlds that are complete do not need it.
 func (r *Rendezvous) Close() error {
+	r.meet.dismiss()
 	r.server.close()
 	return r.meet.close()
 }
@@ -112,10 +116,11 @@ type meetServer struct {
 	mu    sync.Mutex
 	timer *time.Timer
 	ended bool
+	said  map[chan struct{}]bool // of each that has come: closed when it has its answer, or is gone
 }
 
 func newMeetServer(only string) (*meetServer, error) {
-	m := &meetServer{sys: actor.NewSystem(actor.Config{})}
+	m := &meetServer{sys: actor.NewSystem(actor.Config{}), said: map[chan struct{}]bool{}}
 	ref, err := actor.Spawn[meeting](m.sys.NewShard("rendezvous"), actor.Props{Name: "rendezvous"}, newRendezvous(only, time.Now, m.wake))
 	if err != nil {
 		return nil, errors.Join(err, m.sys.Close(context.Background()))
@@ -135,6 +140,49 @@ func (m *meetServer) wake(d time.Duration) {
 		m.timer.Stop()
 	}
 	m.timer = time.AfterFunc(d, func() { _ = m.ref.Tell(meetTick{}) }) // refused only when it is closed
+}
+
+// dismissTime is how long what has been decided has to be sent when a rendezvous ends.
+const dismissTime = time.Second
+
+// dismiss sees to it that all that have come have their answers before the server is
+// closed: with that of its own rank 0 in hand a process may be the first to end.
+func (m *meetServer) dismiss() {
+	d := &dismissal{make(chan struct{})}
+	if m.ref.Tell(d) != nil {
+		return // it is closed
+	}
+	late := time.NewTimer(dismissTime)
+	defer late.Stop()
+	select {
+	case <-d.done:
+	case <-late.C:
+		return
+	}
+	m.mu.Lock()
+	list := slices.Collect(maps.Keys(m.said))
+	m.mu.Unlock()
+	for _, said := range list {
+		select {
+		case <-said:
+		case <-late.C:
+			return
+		}
+	}
+}
+
+// comes notes that a process has come; the result is to be called when it has its answer.
+func (m *meetServer) comes() (answered func()) {
+	said := make(chan struct{})
+	m.mu.Lock()
+	m.said[said] = true
+	m.mu.Unlock()
+	return sync.OnceFunc(func() {
+		m.mu.Lock()
+		delete(m.said, said)
+		m.mu.Unlock()
+		close(said)
+	})
 }
 
 // close ends the actor. The server is closed before.
@@ -160,19 +208,28 @@ func (m *meetServer) serve(s stream) error {
 	if err := json.Unmarshal(b, &g.hello); err != nil {
 		return send(s, encode(refuse("no hello: %v", err)))
 	}
+	answered := m.comes()
+	defer answered()
 	if err := m.ref.Tell(&arrived{g}); err != nil {
 		return err
 	}
 	defer func() { _ = m.ref.Tell(&gone{g}) }() // refused only when it is closed
 	select {
 	case a := <-g.answer:
-		if err := send(s, encode(a)); err != nil || a.World == nil {
+		if err := send(s, encode(a)); err != nil {
 			return err
+		}
+		if a.World != nil {
+			answered()
 		}
 	case <-s.Context().Done():
 		return s.Context().Err()
 	}
-	_, err = receive(s) // while the stream is open the member lives
+	// While the stream is open the member lives. One that is none ends it when it has read
+	// why; to end it here would be too soon, for the answer may still be on its way.
+	if _, err = receive(s); err == io.EOF {
+		return nil
+	}
 	return err
 }
 
