@@ -1,10 +1,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -137,13 +138,18 @@ func (a *app) passed(list []string) ([]string, error) {
 	return env, nil
 }
 
-// freePort is a port of this machine that nobody listened at a moment ago. Should it be
-// taken before rank 0 comes to it, the join says so.
+// freePort is a port of this machine that nobody listened at a moment ago, and that the
+// system does not give to others meanwhile: Linux begins at 32768, others later. Should
+// it be taken before rank 0 comes to it all the same, the join says so.
 func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
+	const tries = 1000
+	var err error
+	for range tries {
+		var l net.Listener
+		port := 10000 + rand.IntN(22000)
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	return port, errors.Join(l.Close())
+	return 0, fmt.Errorf("find a free port: %w", err)
 }
