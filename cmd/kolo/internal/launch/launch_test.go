@@ -86,8 +86,14 @@ func TestFailureEndsTheOthers(t *testing.T) {
 
 // The others have time to say what they saw.
 func TestTheOthersHavePatience(t *testing.T) {
-	j, r := shell(t, 2, `[ $RANK = 1 ] && exit 7; while ! [ -e `+quote(filepath.Join(t.TempDir(), "never"))+` ] && [ $((i=i+1)) -lt 3 ]; do sleep 0.01; done; echo rank 1 is gone; exit 5`)
-	j.Patience = time.Minute
+	noticed := filepath.Join(t.TempDir(), "noticed")
+	j, r := shell(t, 2, `[ $RANK = 1 ] && exit 7; while ! [ -e `+quote(noticed)+` ]; do sleep 0.01; done; echo rank 1 is gone; exit 5`)
+	j.Patience = 10 * time.Minute
+	j.Log = &doorbellTo{&r.log, func() { // that rank 1 has failed
+		if err := os.WriteFile(noticed, nil, 0o600); err != nil {
+			t.Error(err)
+		}
+	}}
 	err := j.Run(t.Context())
 	require.ErrorContains(t, err, "exit status 7")
 	require.Equal(t, "[0] rank 1 is gone\n", r.out.String())
