@@ -41,7 +41,9 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	fmt.Fprintf(out, "rank %d: the sum of %d processes is right\n", w.Rank(), w.Size())
-	if int(w.Rank()) == w.Size()-1 {
+	// All have the sum when one leaves the barrier: who dies sooner takes it from others.
+	err = rank.Barrier(ctx, w.Group())
+	if err == nil && int(w.Rank()) == w.Size()-1 {
 		fmt.Fprintf(out, "rank %d: dies\n", w.Rank())
 		return die()
 	}
