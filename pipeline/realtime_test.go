@@ -16,15 +16,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// In real time too, sixteen chunks that take 25 ms to compute and 25 ms on the wire
-// take no longer than 400 ms / 0.85 (the bound is 425 ms, or 0.94). Another program that
-// takes the processors away spoils a try, so the best of several counts.
+// In real time too, sixteen chunks that take 25 ms to compute and 25 ms on the wire take
+// little longer than either: the larger of both, as measured, is 0.85 of the whole or more
+// (0.94 is the bound, and 0.5 is one after the other). Another program that takes the
+// processors away spoils a try, so the best of several counts.
 func TestOverlapInRealTime(t *testing.T) {
 	const chunks, each, tries = 16, 25 * time.Millisecond, 8
 	best := 0.0
 	for range tries {
 		report := overlapInRealTime(t, chunks, each)
-		efficiency := float64(chunks*each) / float64(report.Overlapped) // by the stated times, which are the least
+		efficiency := report.Efficiency
 		t.Logf("compute %v, communication %v, overlapped %v, efficiency %.3f", report.Compute, report.Comm, report.Overlapped, efficiency)
 		require.GreaterOrEqual(t, report.Compute, (chunks-1)*each, "the simulated device is paced")
 		if best = max(best, efficiency); best >= 0.85 {
