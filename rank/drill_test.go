@@ -97,8 +97,5 @@ func TestDrill(t *testing.T) {
 			})
 		}
 	}
-	for i := 0; i < 1000 && runtime.NumGoroutine() > before; i++ {
-		runtime.Gosched()
-	}
-	require.LessOrEqual(t, runtime.NumGoroutine(), before)
+	require.LessOrEqual(t, goroutines(before), before)
 }
