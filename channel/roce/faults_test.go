@@ -152,8 +152,8 @@ func TestBlackhole(t *testing.T) {
 		sides := newPair(t, roce.Config{Timeout: timeout, Retries: retries}.WithWire(w.carry))
 		exchange(t, 1, sides, 2)
 		lone := sides[0].post(channel.Recv, channel.Key{Call: 1 << 40}, make([]byte, 4))
-		w.cut()
 		start := time.Now()
+		w.cut()
 		k := channel.Key{Class: channel.Message}
 		recv := sides[1].post(channel.Recv, k, make([]byte, size))
 		send := sides[0].post(channel.Send, k, make([]byte, size))
@@ -161,11 +161,9 @@ func TestBlackhole(t *testing.T) {
 			op := s.wait()
 			require.ErrorIs(t, op.Err, kolo.ErrLost)
 			require.Contains(t, []*channel.Op{lone, recv, send}, op)
-			// it is counted from the last acknowledgement, perhaps just before the cut
-			if took := time.Since(start); took < (retries+1)*timeout-timeout/2 {
+			// it is counted from the last acknowledgement, which was before the cut
+			if took := time.Since(start); took < (retries+1)*timeout/2 {
 				t.Errorf("the link was given up after %v", took)
-			} else if took > 10*(retries+1)*timeout {
-				t.Errorf("the link was given up after %v only", took)
 			}
 		}
 		after := sides[0].post(channel.Send, k, make([]byte, size))

@@ -90,7 +90,7 @@ func TestGarbageInSharedMemory(t *testing.T) {
 		for _, w := range wants {
 			select {
 			case <-w.come:
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatalf("an op has not completed (seed %d, round %d)", seed, round)
 			}
 		}
@@ -152,7 +152,7 @@ func TestAllocIsReadInPlace(t *testing.T) {
 		peer.mu.Lock()
 		defer peer.mu.Unlock()
 		return len(peer.regions) == 1
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	send := a.send(1, 2, s)
 	v := b.op(channel.View, 0, 2, s)
 	require.NoError(t, b.wait(b.start(v)))
@@ -171,7 +171,7 @@ func TestAllocIsReadInPlace(t *testing.T) {
 		peer.mu.Lock()
 		defer peer.mu.Unlock()
 		return len(peer.regions) == 0
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	_, err = a.d.Alloc(0)
 	require.ErrorIs(t, err, kolo.ErrArgument)
 }

@@ -160,7 +160,7 @@ func TestStopTheWorldIsNotDelayed(t *testing.T) {
 	if racing {
 		t.Skip("the race detector's own work is far longer than the assembly")
 	}
-	const long = 60 * time.Millisecond
+	const long = 250 * time.Millisecond // much longer than a thread waits for a processor that others want
 	o := OpOf(kolo.Float32, kolo.Sum, 1)
 	dst, src := make([]byte, 2<<20), make([]byte, 2<<20)
 	srcs, took := [][]byte{src, src}, time.Duration(0)
