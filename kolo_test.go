@@ -91,3 +91,15 @@ func TestErrorSaysWhereAndUnwraps(t *testing.T) {
 	}
 	require.Contains(t, kolo.RankList(many), ", 15 and 24 more")
 }
+
+func TestReduceOpsAreReadBack(t *testing.T) {
+	for _, o := range []kolo.ReduceOp{kolo.Sum, kolo.Prod, kolo.Max, kolo.Min, kolo.Avg, kolo.PreMulSum(0.5), kolo.PreMulSum(-1e-30), kolo.PreMulSum(0)} {
+		back, err := kolo.ParseReduceOp(o.String())
+		require.NoError(t, err)
+		require.Equal(t, o, back)
+	}
+	for _, name := range []string{"", "SUM", "sum ", "premulsum", "premulsum(", "premulsum()", "premulsum(x)", "premulsum(2", "premulsum(2)x", "premulsum(2))", "premulsum 2)"} {
+		_, err := kolo.ParseReduceOp(name)
+		require.ErrorIs(t, err, kolo.ErrArgument, name)
+	}
+}

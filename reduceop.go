@@ -2,6 +2,7 @@ package kolo
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -106,9 +107,9 @@ func ParseReduceOp(name string) (ReduceOp, error) {
 			return o, nil
 		}
 	}
-	if arg, ok := strings.CutPrefix(name, "premulsum("); ok {
-		var x float64
-		if _, err := fmt.Sscanf(arg, "%g)", &x); err == nil {
+	arg, begins := strings.CutPrefix(name, "premulsum(")
+	if arg, ends := strings.CutSuffix(arg, ")"); begins && ends {
+		if x, err := strconv.ParseFloat(arg, 64); err == nil {
 			return PreMulSum(x), nil
 		}
 	}

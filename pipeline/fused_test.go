@@ -185,3 +185,13 @@ func TestFusedThatIsRefused(t *testing.T) {
 		return nil
 	}))
 }
+
+func TestFusedTilesAreTheRows(t *testing.T) {
+	require.NoError(t, rank.Run(t.Context(), 1, func(ctx context.Context, w *rank.World) error {
+		f, err := pipeline.NewFused(pipeline.FusedConfig{Group: w.Group(), Product: rank.Of(make([]float32, 14)), Rows: 7, Tiles: 3,
+			Compute: func(npu.Stream, pipeline.Range) error { return nil }})
+		require.NoError(t, err)
+		require.Equal(t, []pipeline.Range{{From: 0, To: 3}, {From: 3, To: 5}, {From: 5, To: 7}}, f.Tiles())
+		return f.Close()
+	}))
+}
