@@ -167,7 +167,7 @@ func (p *peer) greet(sock *net.UnixConn) (w wiring, wait bool, err error) {
 // examine takes hold of the peer's process and tries whether its memory can be read.
 func (d *Driver) examine(pid int, s self) (process, bool) {
 	p := seize(pid, s.Started)
-	if p.fd < 0 || d.private || len(s.Text) != len(d.probe) {
+	if !p.held() || d.private || len(s.Text) != len(d.probe) {
 		return p, false
 	}
 	got := make([]byte, len(s.Text))

@@ -258,7 +258,7 @@ func (p *peer) unmap() {
 	}
 	p.mem, p.bellMem, p.regions = nil, nil, nil
 	p.process.close()
-	p.process = process{fd: -1}
+	p.process = process{}
 }
 
 // lingerFor is how long a Close waits for peers to take what is on its way to them.

@@ -94,34 +94,36 @@ func startOf(pid int) (uint64, error) {
 }
 
 // process is a peer's process, held so that its number cannot become another's
-// unnoticed.
+// unnoticed. The zero value holds none.
 type process struct {
-	pid int // in this process's view
-	fd  int // a pidfd, or -1 where the peer is not visible
+	pid int // in this process's view, or 0 where the peer is not visible
+	fd  int // a pidfd
 }
+
+func (p process) held() bool { return p.pid > 0 }
 
 // seize takes hold of the process at the other end of a socket, if it is the one that
 // was started then.
 func seize(pid int, started uint64) process {
 	if pid <= 0 {
-		return process{fd: -1}
+		return process{}
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return process{fd: -1}
+		return process{}
 	}
 	if at, err := startOf(pid); err != nil || at != started {
 		_ = unix.Close(fd) // it was only looked at
-		return process{fd: -1}
+		return process{}
 	}
 	return process{pid: pid, fd: fd}
 }
 
 // alive says whether the process has its number still.
-func (p process) alive() bool { return p.fd >= 0 && unix.PidfdSendSignal(p.fd, 0, nil, 0) == nil }
+func (p process) alive() bool { return p.held() && unix.PidfdSendSignal(p.fd, 0, nil, 0) == nil }
 
 func (p process) close() {
-	if p.fd >= 0 {
+	if p.held() {
 		_ = unix.Close(p.fd) // it was only looked at
 	}
 }

@@ -122,7 +122,7 @@ func (d *Driver) settle() (err error) {
 	}
 	d.self = newPeer(d, d.me)
 	d.self.loop = true
-	d.self.rise(wiring{mem: mem, to: newArea(mem), from: newArea(mem), bell: d.bell, process: process{fd: -1}})
+	d.self.rise(wiring{mem: mem, to: newArea(mem), from: newArea(mem), bell: d.bell})
 	return nil
 }
 
