@@ -394,3 +394,25 @@ func BenchmarkSystem(b *testing.B) {
 		}
 	}
 }
+
+func TestSystemsBesideEachOtherEndByThemselves(t *testing.T) {
+	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}} {
+		first := NewSystem(Config{})
+		list := []*System{first, NewSystem(Config{Beside: first}), NewSystem(Config{Beside: first})}
+		got := make([]int, len(list))
+		refs := make([]Ref[*message], len(list))
+		for i, s := range list {
+			refs[i] = spawn(t, s.NewShard("a"), func(m *message) error { got[i] += m.n; return nil }, nil)
+		}
+		for i, closed := range order {
+			require.NoError(t, list[closed].Close(soon(t)))
+			for _, open := range order[i+1:] {
+				require.NoError(t, refs[open].Tell(&message{1}), "order %v", order)
+			}
+			require.Error(t, refs[closed].Tell(&message{100}), "order %v", order)
+		}
+		for i, closed := range order {
+			require.Equal(t, i, got[closed], "order %v", order)
+		}
+	}
+}

@@ -25,10 +25,14 @@ type Config struct {
 	// System.Step handles one message of a shard that Steps picks. One seed gives one
 	// schedule.
 	Steps *rand.Rand
+	// Beside, if set, is a system that is open: both use one ActorSystem of protoactor, of
+	// which the first takes milliseconds to make. Nothing else is shared, and either may be
+	// closed first.
+	Beside *System
 }
 
 // System is a set of shards and actors that live and end together, with one
-// protoactor ActorSystem.
+// protoactor ActorSystem, of its own or of Config.Beside.
 type System struct {
 	cfg Config
 	*core
@@ -55,7 +59,7 @@ func NewSystem(cfg Config) *System {
 	if cfg.Budget <= 0 {
 		cfg.Budget = 4096
 	}
-	s := &System{cfg: cfg, core: cores.Get().(*core), cells: map[*cell]struct{}{},
+	s := &System{cfg: cfg, core: coreBeside(cfg.Beside), cells: map[*cell]struct{}{},
 		stopped: make(chan struct{}), empty: make(chan struct{})}
 	s.worker.init()
 	if cfg.Steps == nil {
@@ -70,6 +74,35 @@ func NewSystem(cfg Config) *System {
 type core struct {
 	proto    *proto.ActorSystem
 	guardian proto.SupervisorStrategy // one for all: protoactor keeps a process for each for ever
+
+	mu    sync.Mutex
+	users int // systems that are not closed
+}
+
+// coreBeside is the core of a system that is open, or one that nobody uses.
+func coreBeside(s *System) *core {
+	if s != nil {
+		s.core.mu.Lock()
+		defer s.core.mu.Unlock()
+		if s.core.users > 0 {
+			s.core.users++
+			return s.core
+		}
+	}
+	c := cores.Get().(*core)
+	c.users = 1
+	return c
+}
+
+// leave gives a core back when its last system is closed.
+func (c *core) leave() {
+	c.mu.Lock()
+	c.users--
+	last := c.users == 0
+	c.mu.Unlock()
+	if last {
+		cores.Put(c)
+	}
 }
 
 // cores are used again, since protoactor makes 32 maps in each of 1024 buckets for a
@@ -222,7 +255,7 @@ func (s *System) Close(ctx context.Context) error {
 		if s.cfg.Steps == nil {
 			s.worker.close()
 		}
-		cores.Put(s.core)
+		s.core.leave()
 	})
 	return errors.Join(s.exits...)
 }

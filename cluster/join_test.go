@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
 	"github.com/kolo-ccl/kolo/plan"
 	"github.com/kolo-ccl/kolo/rank"
 
@@ -258,4 +259,65 @@ func TestRankThatDoesNotComeIsNamedByARendezvousThatEnds(t *testing.T) {
 	for range ranks {
 		require.ErrorContains(t, <-errs, "rank 1 and 6 of 7 did not come")
 	}
+}
+
+// A process that has come and is not ready in time is named by all others, also where it
+// is the one by which they tell each other.
+func TestProcessThatIsNotReadyInTimeIsNamedByAll(t *testing.T) {
+	for late := range 3 {
+		t.Run(fmt.Sprint(late), func(t *testing.T) {
+			t.Parallel()
+			at, hold := standing(t), make(chan struct{})
+			errs, ended := make([]error, 3), make(chan int)
+			for i := range errs {
+				c := Config{Rendezvous: at, Size: 3, Ranks: []kolo.Rank{kolo.Rank(i)}, Timeout: 4 * time.Second, Getenv: noEnv}
+				if i == late {
+					c.Rank.Wrap = func(d channel.Driver) (channel.Driver, error) { <-hold; return d, nil }
+				}
+				go func() { // ends with the join
+					_, errs[i] = Open(t.Context(), c)
+					ended <- i
+				}()
+			}
+			for range 2 {
+				i := <-ended
+				require.NotEqual(t, late, i, "%v", errs[i])
+			}
+			close(hold)
+			<-ended
+			for i, err := range errs {
+				if require.Error(t, err); i != late {
+					require.ErrorIs(t, err, kolo.ErrDeadline, "rank %d", i)
+					require.ErrorContains(t, err, fmt.Sprintf("rank %d (pid", late), "rank %d", i)
+					require.ErrorContains(t, err, "ready", "rank %d", i)
+				}
+			}
+		})
+	}
+}
+
+// startUp is how long any number of processes that one machine runs may take to join.
+const startUp = 5 * time.Second
+
+// joinInTime starts processes that join one world and meet in a call.
+func joinInTime(t *testing.T, processes, ranks int) {
+	t.Run(fmt.Sprintf("%d ranks in %d processes", ranks, processes), func(t *testing.T) {
+		start := time.Now()
+		list := spawnRanks(t, "join", processes, ranks)
+		for _, o := range list {
+			o.wait(t, "JOINED", time.Minute)
+		}
+		joined := time.Since(start)
+		for _, o := range list {
+			o.wait(t, "DONE", time.Minute)
+		}
+		t.Logf("joined after %v, closed after %v", joined.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
+		require.Less(t, joined, startUp)
+	})
+}
+
+// The long list has 64 processes and 1,000 ranks.
+func TestProcessesJoinInTime(t *testing.T) {
+	joinInTime(t, 16, 16)
+	joinInTime(t, 4, 300)
 }

@@ -25,8 +25,8 @@ type link struct {
 	hangUp func() // ends the stream at once
 	finish func() // nothing more is sent
 
-	intro chan intro
-	ready chan struct{}
+	tells chan []byte   // what the other has for all
+	told  chan []byte   // what all have told it
 	seen  atomic.Int64  // when a frame came last, in nanoseconds since the epoch
 	ended chan struct{} // the reader has ended
 
@@ -41,7 +41,7 @@ type link struct {
 }
 
 func newLink(p *Process, peer int, s stream, hangUp, finish func()) *link {
-	l := &link{p: p, peer: peer, s: s, hangUp: hangUp, finish: finish, intro: make(chan intro, 1), ready: make(chan struct{}),
+	l := &link{p: p, peer: peer, s: s, hangUp: hangUp, finish: finish, tells: make(chan []byte, 1), told: make(chan []byte, 1),
 		ended: make(chan struct{}), wake: make(chan struct{}, 1), sent: make(chan struct{})}
 	l.seen.Store(time.Now().UnixNano())
 	return l
@@ -112,12 +112,9 @@ func (l *link) write() {
 			return
 		}
 		for len(queue) > 0 {
-			var batch []byte
-			for len(queue) > 0 && len(batch)+len(queue[0]) < maxFrame/2 {
+			batch := []byte{frameMessages}
+			for len(queue) > 0 && (len(batch) == 1 || len(batch)+len(queue[0]) < maxFrame/2) {
 				batch, queue = appendMessage(batch, queue[0]), queue[1:]
-			}
-			if batch == nil {
-				batch, queue = appendMessage(nil, queue[0]), queue[1:]
 			}
 			frames = append(frames, batch)
 		}
@@ -181,22 +178,10 @@ func (l *link) take(b []byte) error {
 	}
 	switch b[0] {
 	case frameBeat, frameBye:
-	case frameIntro:
-		var i intro
-		if err := json.Unmarshal(b[1:], &i); err != nil {
-			return fmt.Errorf("%w: an introduction: %w", kolo.ErrArgument, err)
-		}
-		select {
-		case l.intro <- i:
-		default:
-			return fmt.Errorf("%w: a second introduction", kolo.ErrArgument)
-		}
-	case frameReady:
-		select {
-		case <-l.ready:
-		default:
-			close(l.ready)
-		}
+	case frameTell:
+		return only(l.tells, b[1:])
+	case frameTold:
+		return only(l.told, b[1:])
 	case frameRefusal:
 		r := &refusal{}
 		if err := json.Unmarshal(b[1:], r); err != nil {
@@ -223,6 +208,16 @@ func (l *link) take(b []byte) error {
 		return fmt.Errorf("%w: a frame of kind %d", kolo.ErrArgument, b[0])
 	}
 	return nil
+}
+
+// only hands over what comes when it is waited for.
+func only(to chan<- []byte, b []byte) error {
+	select {
+	case to <- b:
+		return nil
+	default:
+		return fmt.Errorf("%w: a second frame where one is waited for", kolo.ErrArgument)
+	}
 }
 
 // close ends the link; what is queued is dropped.

@@ -76,7 +76,7 @@ func Open(ctx context.Context, c Config) (*Process, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	p := &Process{cfg: c, inbox: newInbox(), known: make(chan struct{}), closing: make(chan struct{}), failed: make(chan error, 1), told: make(chan *refusal, 1)}
+	p := &Process{cfg: c, sys: actor.NewSystem(actor.Config{}), inbox: newInbox(), known: make(chan struct{}), closing: make(chan struct{}), failed: make(chan error, 1), told: make(chan *refusal, 1)}
 	if err := p.join(ctx); err != nil {
 		p.refuse(ctx, err)
 		if p.local != nil {
@@ -194,7 +194,7 @@ func (p *Process) serveRendezvous() error {
 	if err != nil {
 		return fmt.Errorf("serve the rendezvous: %w", err)
 	}
-	if p.store, err = newMeetServer(p.cfg.Job); err != nil {
+	if p.store, err = newMeetServer(p.cfg.Job, p.sys); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	p.storeOn = newServer(services{meet: p.store.serve}, p.cfg.TLS, l)
@@ -205,7 +205,6 @@ func (p *Process) serveRendezvous() error {
 func (p *Process) live() error {
 	n := len(p.roster.Members)
 	p.links, p.linked = make([]atomic.Pointer[link], n), make(chan int, n)
-	p.sys = actor.NewSystem(actor.Config{})
 	h := &heart{p: p, silence: p.cfg.Silence, state: make([]life, n), cause: make([]error, n), cut: map[[2]int]time.Time{}}
 	ref, err := actor.Spawn[pulse](p.sys.NewShard("heart"), actor.Props{Name: "heart"}, h)
 	if err != nil {
@@ -309,7 +308,7 @@ func (p *Process) open(ctx context.Context) error {
 	c := p.cfg.Rank
 	c.Topology = topology
 	local, err := c.OpenPart(rank.Part{Process: p.self, Processes: p.roster.processes(), Job: p.roster.Job, Epoch: p.roster.Epoch,
-		Control: p, Closed: p.closed,
+		Control: p, Closed: p.closed, Beside: p.sys,
 		Driver: func(e channel.Engine) (channel.Driver, error) { return p.introduce(ctx, e, topology.Digest()) }})
 	p.local = local
 	return err
@@ -341,63 +340,6 @@ func (p *Process) introduce(ctx context.Context, e channel.Engine, digest uint64
 		}
 	}
 	return m, nil
-}
-
-// exchange tells every process of this one's drivers and hears of theirs.
-func (p *Process) exchange(ctx context.Context, m *channelMap, digest uint64) ([]intro, error) {
-	addresses, err := m.addresses()
-	if err != nil {
-		return nil, err
-	}
-	mine := intro{Drivers: addresses, Topology: digest, Settings: p.cfg.settings()}
-	told := make([]intro, len(p.roster.Members))
-	b := encode(mine)
-	for _, l := range p.everyLink() {
-		if l != nil {
-			l.frame(frameIntro, b)
-		}
-	}
-	for q, l := range p.everyLink() {
-		if l == nil {
-			continue
-		}
-		select {
-		case told[q] = <-l.intro:
-		case err := <-p.failed:
-			return nil, p.reason(err)
-		case <-ctx.Done():
-			return nil, p.late(ctx, "has not told of its drivers", func(x int) bool { return x == q })
-		}
-		if t := &told[q]; t.Topology != digest {
-			return nil, fmt.Errorf("%w: rank %s has another topology (digest %#x) than this process (%#x): give all processes one Config.Rank.Topology",
-				kolo.ErrMismatch, kolo.RankList(p.roster.Members[q].Ranks), t.Topology, digest)
-		} else if t.Settings != mine.Settings {
-			return nil, fmt.Errorf("%w: rank %s runs with %s, and this process with %s", kolo.ErrMismatch, kolo.RankList(p.roster.Members[q].Ranks), t.Settings, mine.Settings)
-		}
-	}
-	return told, nil
-}
-
-// barrier waits until all processes can be reached by all drivers.
-func (p *Process) barrier(ctx context.Context) error {
-	for _, l := range p.everyLink() {
-		if l != nil {
-			l.frame(frameReady, nil)
-		}
-	}
-	for q, l := range p.everyLink() {
-		if l == nil {
-			continue
-		}
-		select {
-		case <-l.ready:
-		case err := <-p.failed:
-			return p.reason(err)
-		case <-ctx.Done():
-			return p.late(ctx, "is not ready", func(x int) bool { return x == q })
-		}
-	}
-	return nil
 }
 
 // A heart looks at its links so often in the time of Config.Silence, and sends a beat at
@@ -543,9 +485,7 @@ func (p *Process) shut(inOrder bool) (err error) {
 		p.tasks.Wait()
 		ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
 		defer cancel()
-		if p.sys != nil {
-			err = p.sys.Close(ctx)
-		}
+		err = p.sys.Close(ctx)
 		if p.store != nil {
 			err = errors.Join(err, p.store.close())
 		}

@@ -23,6 +23,14 @@ import (
 	"github.com/kolo-ccl/kolo/actor"
 )
 
+// What a connection may hold. Control messages are few and small. A window that grows is
+// measured by a ping for each message, and gRPC's own buffers are 32 KiB: with links to
+// many processes that is most of what they cost.
+const (
+	window   = 1 << 20 // bytes that the receiver takes unasked
+	buffered = 4 << 10 // bytes, each way
+)
+
 // server is a gRPC server of ours.
 type server struct {
 	grpc   *grpc.Server
@@ -32,6 +40,7 @@ type server struct {
 // newServer serves on listeners, which it closes in the end.
 func newServer(s services, c *tls.Config, listeners ...net.Listener) *server {
 	options := []grpc.ServerOption{grpc.ForceServerCodec(codec{}), grpc.MaxRecvMsgSize(maxFrame), grpc.MaxSendMsgSize(maxFrame),
+		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window), grpc.ReadBufferSize(buffered), grpc.WriteBufferSize(buffered),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: DefaultSilence, Timeout: DefaultSilence})}
 	if c != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(c)))
@@ -66,6 +75,7 @@ func dial(address string, c *tls.Config, connected func()) (*grpc.ClientConn, er
 			}
 			return c, err
 		}),
+		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window), grpc.WithReadBufferSize(buffered), grpc.WithWriteBufferSize(buffered),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(codec{}), grpc.MaxCallRecvMsgSize(maxFrame), grpc.MaxCallSendMsgSize(maxFrame)))
 }
 
@@ -83,7 +93,7 @@ func Serve(address string, c *tls.Config) (*Rendezvous, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMeetServer("")
+	m, err := newMeetServer("", nil)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -119,8 +129,8 @@ type meetServer struct {
 	said  map[chan struct{}]bool // of each that has come: closed when it has its answer, or is gone
 }
 
-func newMeetServer(only string) (*meetServer, error) {
-	m := &meetServer{sys: actor.NewSystem(actor.Config{}), said: map[chan struct{}]bool{}}
+func newMeetServer(only string, beside *actor.System) (*meetServer, error) {
+	m := &meetServer{sys: actor.NewSystem(actor.Config{Beside: beside}), said: map[chan struct{}]bool{}}
 	ref, err := actor.Spawn[meeting](m.sys.NewShard("rendezvous"), actor.Props{Name: "rendezvous"}, newRendezvous(only, time.Now, m.wake))
 	if err != nil {
 		return nil, errors.Join(err, m.sys.Close(context.Background()))

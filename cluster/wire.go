@@ -12,7 +12,7 @@ import (
 )
 
 // protocol is the version of what processes tell each other; both ends must share it.
-const protocol = 3
+const protocol = 4
 
 // Limits of what comes from outside.
 const (
@@ -142,10 +142,10 @@ func sentinelsOf(err error) (list []string) {
 
 // The kinds of frame of a Link, in their first byte.
 const (
-	frameBeat byte = iota + 1
-	frameIntro
-	frameReady
-	frameMessages // of package rank: length, bytes, and so on
+	frameBeat     byte = iota + 1
+	frameTell          // to process 0, for all
+	frameTold          // by process 0, what all have told: length, bytes, and so on
+	frameMessages      // of package rank: length, bytes, and so on
 	frameBye
 	frameSuspicion // who has been lost, as JSON
 	frameRefusal   // why a process does not join, as JSON
@@ -160,11 +160,8 @@ func encode(v any) []byte {
 	return b
 }
 
-// appendMessage adds a message to a frame of them.
+// appendMessage adds a message to the body of a frame of them.
 func appendMessage(b, message []byte) []byte {
-	if len(b) == 0 {
-		b = append(b, frameMessages)
-	}
 	return append(binary.AppendUvarint(b, uint64(len(message))), message...)
 }
 

@@ -271,11 +271,11 @@ func TestFramesOfMessages(t *testing.T) {
 	for _, m := range list {
 		b = appendMessage(b, m)
 	}
-	got, err := messages(b[1:])
+	got, err := messages(b)
 	require.NoError(t, err)
 	require.Equal(t, list, got)
-	for n := 1; n < len(b); n++ {
-		if got, err := messages(b[1:n]); err == nil {
+	for n := 0; n < len(b); n++ {
+		if got, err := messages(b[:n]); err == nil {
 			require.Less(t, len(got), len(list), "cut at %d", n)
 		}
 	}

@@ -32,6 +32,8 @@ type Part struct {
 	// Driver makes the driver that joins all ranks of the world. It is called once, with
 	// the engine that moves and folds this process's memory. The World closes it.
 	Driver func(engine channel.Engine) (channel.Driver, error)
+	// Beside, if set, is a system of actors that is open: see actor.Config.Beside.
+	Beside *actor.System
 	// Closed, if set, is called once, when the last World of the process was closed and
 	// everything in it has ended.
 	Closed func() error

@@ -107,7 +107,7 @@ func newProcess(n int, given Config, part *Part, mine []kolo.Rank) (*process, er
 	}
 	p.driver = driver
 	p.poller, _ = driver.(channel.Poller)
-	p.sys = actor.NewSystem(actor.Config{})
+	p.sys = newSystem(part)
 	p.watch.init(p)
 	p.actors = make([]*rankActor, n)
 	for _, r := range mine {
@@ -117,6 +117,13 @@ func newProcess(n int, given Config, part *Part, mine []kolo.Rank) (*process, er
 	}
 	p.watchDevices(mine)
 	return p, nil
+}
+
+func newSystem(part *Part) *actor.System {
+	if part == nil {
+		return actor.NewSystem(actor.Config{})
+	}
+	return actor.NewSystem(actor.Config{Beside: part.Beside})
 }
 
 // openDriver makes the driver that the configuration names.
