@@ -277,7 +277,7 @@ func (g *Group) drain(ctx context.Context) bool {
 		select {
 		case <-g.idle:
 		case <-ctx.Done():
-			return false
+			return g.inFlight() == 0
 		}
 	}
 	return true

@@ -110,7 +110,7 @@ func (win *Window) Connect(ctx context.Context, peer kolo.Rank) (*Target, error)
 	case <-timeout:
 		err = fmt.Errorf("%w: after %v: rank %d does not answer, or its window does not listen", kolo.ErrDeadline, win.timeout, int(peer))
 	}
-	if err != nil {
+	if err != nil && !isClosed(g.ready) { // an answer that is there counts
 		g.end(err)
 		return nil, g.fault("connect", err)
 	}
@@ -294,10 +294,22 @@ func (x *Transfer) Wait(ctx context.Context) error {
 	select {
 	case <-x.done:
 	case <-w.canceling(ctx):
-		x.target.end(fmt.Errorf("%s: %w", x.what(), canceled(ctx)))
+		if !isClosed(x.done) { // else the connection has done no wrong
+			x.target.end(fmt.Errorf("%s: %w", x.what(), canceled(ctx)))
+		}
 		<-x.done
 	}
 	return x.err
+}
+
+// isClosed says whether a channel is closed, on which nothing is sent.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // Done is closed when the transfer has ended. Wait then returns at once.

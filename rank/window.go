@@ -184,7 +184,9 @@ func (win *Window) unused(ctx context.Context, r *region) error {
 		select {
 		case <-free:
 		case <-ctx.Done():
-			return fmt.Errorf("%w; %d transfers still use the memory", canceled(ctx), users)
+			if !isClosed(free) {
+				return fmt.Errorf("%w; %d transfers still use the memory", canceled(ctx), users)
+			}
 		}
 	}
 }
@@ -303,7 +305,9 @@ func (win *Window) NextNotice(ctx context.Context) (Notice, error) {
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return Notice{}, fmt.Errorf("next notice of window %q: %w", win.name, canceled(ctx))
+			if !isClosed(news) {
+				return Notice{}, fmt.Errorf("next notice of window %q: %w", win.name, canceled(ctx))
+			}
 		}
 	}
 }
@@ -338,7 +342,9 @@ func (win *Window) Close(ctx context.Context) error {
 	select {
 	case <-ended:
 	case <-ctx.Done():
-		errs = append(errs, canceled(ctx))
+		if !isClosed(ended) {
+			errs = append(errs, canceled(ctx))
+		}
 	}
 	for _, r := range regions {
 		errs = append(errs, win.unused(ctx, r))
