@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -560,7 +561,11 @@ func TestDescriptorsStayFlat(t *testing.T) {
 	for range 200 {
 		cycle()
 	}
-	require.LessOrEqual(t, descriptors(t), before)
+	n := descriptors(t)
+	for end := time.Now().Add(patience); n > before && time.Now().Before(end); n = descriptors(t) {
+		runtime.Gosched() // a goroutine that has done its work may hold one yet
+	}
+	require.LessOrEqual(t, n, before)
 }
 
 func TestString(t *testing.T) {
