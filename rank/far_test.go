@@ -307,68 +307,70 @@ func TestCallsThatSucceedNeedNoControlMessages(t *testing.T) {
 func TestMismatchBetweenProcessesNamesTheOddRanksEverywhere(t *testing.T) {
 	type row struct {
 		name  string
-		call  func(w *rank.World) error
+		call  func(ctx context.Context, w *rank.World) error
 		check rank.Check
 		odd   []kolo.Rank
 		says  []string
 	}
-	sum := func(w *rank.World, n int) error {
-		return rank.AllReduce(t.Context(), w.Group(), int32s(w.Rank(), n), kolo.Sum)
+	sum := func(ctx context.Context, w *rank.World, n int) error {
+		return rank.AllReduce(ctx, w.Group(), int32s(w.Rank(), n), kolo.Sum)
 	}
 	rows := []row{
-		{name: "count", odd: []kolo.Rank{2}, says: []string{"count 7 instead of 1000", "rank 2"}, call: func(w *rank.World) error {
+		{name: "count", odd: []kolo.Rank{2}, says: []string{"count 7 instead of 1000", "rank 2"}, call: func(ctx context.Context, w *rank.World) error {
 			if w.Rank() == 2 {
-				return sum(w, 7)
+				return sum(ctx, w, 7)
 			}
-			return sum(w, 1000)
+			return sum(ctx, w, 1000)
 		}},
-		{name: "one operation", odd: []kolo.Rank{0}, says: []string{"reduce operation max instead of sum"}, call: func(w *rank.World) error {
+		{name: "one operation", odd: []kolo.Rank{0}, says: []string{"reduce operation max instead of sum"}, call: func(ctx context.Context, w *rank.World) error {
 			if w.Rank() == 0 {
-				return rank.AllReduce(t.Context(), w.Group(), int32s(0, 10), kolo.Max)
+				return rank.AllReduce(ctx, w.Group(), int32s(0, 10), kolo.Max)
 			}
-			return sum(w, 10)
+			return sum(ctx, w, 10)
 		}},
-		{name: "data never meets", odd: []kolo.Rank{3}, says: []string{"rank 3 called Broadcast(10 int32, root 3)"}, call: func(w *rank.World) error {
+		{name: "data never meets", odd: []kolo.Rank{3}, says: []string{"rank 3 called Broadcast(10 int32, root 3)"}, call: func(ctx context.Context, w *rank.World) error {
 			if w.Rank() == 3 {
-				return rank.Broadcast(t.Context(), w.Group(), int32s(3, 10), 3)
+				return rank.Broadcast(ctx, w.Group(), int32s(3, 10), 3)
 			}
-			return rank.Broadcast(t.Context(), w.Group(), int32s(w.Rank(), 10), 0)
+			return rank.Broadcast(ctx, w.Group(), int32s(w.Rank(), 10), 0)
 		}},
-		{name: "within a process", odd: []kolo.Rank{1}, says: []string{"3 of 4 ranks called AllReduce(10 int32, sum)"}, call: func(w *rank.World) error {
+		{name: "within a process", odd: []kolo.Rank{1}, says: []string{"3 of 4 ranks called AllReduce(10 int32, sum)"}, call: func(ctx context.Context, w *rank.World) error {
 			if w.Rank() == 1 {
-				return sum(w, 11)
+				return sum(ctx, w, 11)
 			}
-			return sum(w, 10)
+			return sum(ctx, w, 10)
 		}},
-		{name: "pairs", odd: []kolo.Rank{3, 0}, says: []string{"rank 3 sends 2 elements to rank 0, which takes 1"}, call: func(w *rank.World) error {
+		{name: "pairs", odd: []kolo.Rank{3, 0}, says: []string{"rank 3 sends 2 elements to rank 0, which takes 1"}, call: func(ctx context.Context, w *rank.World) error {
 			v := rank.Vector{Counts: []int64{1, 1, 1, 1}}
 			u, n := v, 4
 			if w.Rank() == 3 {
 				u, n = rank.Vector{Counts: []int64{2, 1, 1, 1}}, 5
 			}
-			return rank.AllToAllV(t.Context(), w.Group(), make([]int32, 4), int32s(w.Rank(), n), u, v)
+			return rank.AllToAllV(ctx, w.Group(), make([]int32, 4), int32s(w.Rank(), n), u, v)
 		}},
 	}
 	for _, check := range []rank.Check{rank.Digests, rank.Strict} {
 		for _, c := range rows {
 			t.Run(fmt.Sprintf("%v/%s", check, c.name), func(t *testing.T) {
-				s := openParts(t, []int{0, 0, 1, 2}, rank.Config{Check: check, Timeout: 20 * time.Second})
-				defer s.close(t)
-				for r, err := range s.each(func(w *rank.World) error {
-					err := c.call(w)
-					if err == nil && check == rank.Digests { // its data has not met the odd one's
-						err = rank.Barrier(t.Context(), w.Group())
+				synctest.Test(t, func(t *testing.T) { // letters are never late
+					s := openParts(t, []int{0, 0, 1, 2}, rank.Config{Check: check, Timeout: 20 * time.Second})
+					defer s.close(t)
+					for r, err := range s.each(func(w *rank.World) error {
+						err := c.call(t.Context(), w)
+						if err == nil && check == rank.Digests { // its data has not met the odd one's
+							err = rank.Barrier(t.Context(), w.Group())
+						}
+						return err
+					}) {
+						require.ErrorIs(t, err, kolo.ErrMismatch, "rank %d", r)
+						var e *kolo.Error
+						require.ErrorAs(t, err, &e)
+						require.Equal(t, c.odd, e.Ranks, "%v", err)
+						for _, say := range c.says {
+							require.ErrorContains(t, err, say)
+						}
 					}
-					return err
-				}) {
-					require.ErrorIs(t, err, kolo.ErrMismatch, "rank %d", r)
-					var e *kolo.Error
-					require.ErrorAs(t, err, &e)
-					require.Equal(t, c.odd, e.Ranks, "%v", err)
-					for _, say := range c.says {
-						require.ErrorContains(t, err, say)
-					}
-				}
+				})
 			})
 		}
 	}
@@ -444,38 +446,40 @@ func TestSubgroupsAcrossAndWithinProcesses(t *testing.T) {
 }
 
 func TestRankThatLeavesIsMissedInOtherProcesses(t *testing.T) {
-	s := openParts(t, []int{0, 1, 2}, rank.Config{Timeout: 20 * time.Second})
-	defer s.hangUp(t)
-	ranks := []kolo.Rank{0, 1, 2}
-	start := time.Now()
-	for r, err := range s.each(func(w *rank.World) error {
-		if err := rank.Barrier(t.Context(), w.Group()); err != nil {
-			return err
+	synctest.Test(t, func(t *testing.T) {
+		s := openParts(t, []int{0, 1, 2}, rank.Config{Timeout: 20 * time.Second})
+		defer s.hangUp(t)
+		ranks := []kolo.Rank{0, 1, 2}
+		start := time.Now()
+		for r, err := range s.each(func(w *rank.World) error {
+			if err := rank.Barrier(t.Context(), w.Group()); err != nil {
+				return err
+			}
+			if w.Rank() == 2 {
+				return w.Close(t.Context())
+			}
+			err := rank.Barrier(t.Context(), w.Group())
+			g, e := w.NewGroup(rank.GroupConfig{Name: "later", Ranks: ranks})
+			if e != nil {
+				return e
+			}
+			if e := rank.Barrier(t.Context(), g); !errors.Is(e, kolo.ErrLeft) {
+				return fmt.Errorf("a group that rank 2 never makes: %w", e)
+			}
+			return errors.Join(err, w.Close(t.Context()))
+		}) {
+			if r == 2 {
+				require.NoError(t, err)
+				continue
+			}
+			require.ErrorIs(t, err, kolo.ErrLeft, "rank %d", r)
+			var e *kolo.Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, []kolo.Rank{2}, e.Ranks)
+			require.Contains(t, err.Error(), "after Barrier #0")
 		}
-		if w.Rank() == 2 {
-			return w.Close(t.Context())
-		}
-		err := rank.Barrier(t.Context(), w.Group())
-		g, e := w.NewGroup(rank.GroupConfig{Name: "later", Ranks: ranks})
-		if e != nil {
-			return e
-		}
-		if e := rank.Barrier(t.Context(), g); !errors.Is(e, kolo.ErrLeft) {
-			return fmt.Errorf("a group that rank 2 never makes: %w", e)
-		}
-		return errors.Join(err, w.Close(t.Context()))
-	}) {
-		if r == 2 {
-			require.NoError(t, err)
-			continue
-		}
-		require.ErrorIs(t, err, kolo.ErrLeft, "rank %d", r)
-		var e *kolo.Error
-		require.ErrorAs(t, err, &e)
-		require.Equal(t, []kolo.Rank{2}, e.Ranks)
-		require.Contains(t, err.Error(), "after Barrier #0")
-	}
-	require.Less(t, time.Since(start), 10*time.Second)
+		require.Less(t, time.Since(start), 10*time.Second)
+	})
 }
 
 // Survivors of a process that is lost get the typed error and go on without it.
@@ -595,25 +599,27 @@ func TestDeadlineSaysWhichProcessDoesNotAnswer(t *testing.T) {
 
 // A rank whose context ends fails the call on all ranks, and says who was missing.
 func TestCancelAcrossProcesses(t *testing.T) {
-	s := openParts(t, []int{0, 1, 2}, rank.Config{Timeout: 20 * time.Second})
-	defer s.close(t)
-	for r, err := range s.each(func(w *rank.World) error {
-		if w.Rank() == 2 {
-			return nil
+	synctest.Test(t, func(t *testing.T) {
+		s := openParts(t, []int{0, 1, 2}, rank.Config{Timeout: 20 * time.Second})
+		defer s.close(t)
+		for r, err := range s.each(func(w *rank.World) error {
+			if w.Rank() == 2 {
+				return nil
+			}
+			ctx := t.Context()
+			if w.Rank() == 1 {
+				short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+				defer cancel()
+				ctx = short
+			}
+			return rank.Barrier(ctx, w.Group())
+		}) {
+			if r < 2 {
+				require.ErrorIs(t, err, kolo.ErrCanceled, "rank %d", r)
+				require.ErrorContains(t, err, "rank 2 has not arrived")
+			}
 		}
-		ctx := t.Context()
-		if w.Rank() == 1 {
-			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-			defer cancel()
-			ctx = short
-		}
-		return rank.Barrier(ctx, w.Group())
-	}) {
-		if r < 2 {
-			require.ErrorIs(t, err, kolo.ErrCanceled, "rank %d", r)
-			require.ErrorContains(t, err, "rank 2 has not arrived")
-		}
-	}
+	})
 }
 
 // Send and Recv go between processes as within one.

@@ -235,7 +235,7 @@ func TestNobodyThere(t *testing.T) {
 	require.NoError(t, err)
 	address, err := silent.Address()
 	require.NoError(t, err)
-	sides := newPair(t, roce.Config{ConnectTimeout: 300 * time.Millisecond})
+	sides := newPair(t, roce.Config{ConnectTimeout: 2 * time.Second})
 	require.NoError(t, sides[0].d.Meet([]channel.Peer{{Rank: 5, Address: address}, {Rank: 6, Address: address}}))
 	for peer, text := range map[kolo.Rank]string{5: "another job", 7: "nobody has said"} {
 		s := *sides[0]

@@ -48,12 +48,12 @@ func TestDoctorBetweenHosts(t *testing.T) {
 	for mtu, want := range map[int]string{1500: "1500 bytes come through and 9000 do not; set an MTU of 9000", 9000: "9000 bytes come through\n"} {
 		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
 			names := hosts(t, mtu)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			var out, errs [2]bytes.Buffer
 			var list [2]*exec.Cmd
 			for i, n := range names { // a port may be fixed there: the name space has no others
-				c := exec.CommandContext(ctx, "ip", "netns", "exec", n, exe, "doctor", "--join", "20s")
+				c := exec.CommandContext(ctx, "ip", "netns", "exec", n, exe, "doctor", "--join", "2m")
 				c.Env = append(os.Environ(), asMain+"=1", "GORACE=atexit_sleep_ms=0", fmt.Sprintf("RANK=%d", i), "WORLD_SIZE=2", "MASTER_ADDR=10.77.0.1", "MASTER_PORT=29511")
 				c.Stdout, c.Stderr, list[i] = &out[i], &errs[i], c
 				require.NoError(t, c.Start())
