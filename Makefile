@@ -1,12 +1,13 @@
 # make demo       eight ranks of one process add their numbers
 # make demo-scale what a data-parallel step of a thousand NPUs loses to communication, simulated
 # make test       every test, with the race detector where there is a C compiler
-# make check      what a change must pass; continuous integration runs this and nothing else
+# make check      what a change must pass; continuous integration runs this and nothing else; as root with apt-get it
+#                 installs qemu-user-static, for the tests of the arm64 kernels
 # make prove      every choreography of the table verified, for all numbers of ranks to 33, primes to 127, and 256
 # make test-long  the tests that take minutes, too (build tag long)
 # make bench      latency and bandwidth of the collectives beside plain goroutines; BENCHARGS=-ranks=8 and the like
 # make bench-go   the packages' own benchmarks; PKG=./plan BENCH=Choose for some
-# make bench-peers  Kolo beside Open MPI, plain goroutines and what memory allows; PEERS=-quick
+# make bench-peers  Kolo beside Open MPI, plain goroutines and what memory allows; PEERS="-quick -install" (root) for what is missing
 # make rxe-vm     RoCE with the Linux kernel's and with other programs, the verbs driver on it, in an emulated machine (root, Debian; STEPS=verbs for some)
 # make lint fmt   the house rules; the source formatted
 

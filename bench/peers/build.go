@@ -234,7 +234,7 @@ func (b builder) needThat(ctx context.Context, missing func() error, packages ..
 	hint := "install " + strings.Join(packages, " ")
 	switch _, err := exec.LookPath("apt-get"); {
 	case !b.install:
-		return fmt.Errorf("%w, and -install is off; %s", lack, hint)
+		return fmt.Errorf("%w; %s, or give -install, which does so as root with apt-get", lack, hint)
 	case err != nil || os.Geteuid() != 0:
 		return fmt.Errorf("%w, and this is not root with apt-get; %s", lack, hint)
 	}

@@ -95,7 +95,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.threads, "threads", runtime.NumCPU(), "threads of the floors")
 	f.BoolVar(&o.separated, "separated", true, "measure also with a barrier before each call")
 	f.BoolVar(&o.busy, "busy", false, "take one core away: a process pinned to it spins all the time")
-	f.BoolVar(&o.install, "install", true, "install what is missing, as root with apt-get")
+	f.BoolVar(&o.install, "install", false, "install what is missing, as root with apt-get")
 	f.StringVar(&o.between, "between", "", "one process for each rank of kolo, joined by this transport: shm or tcp")
 	f.StringVar(&o.out, "out", "bench/out", "directory of the results")
 	if err := f.Parse(args); err != nil {
