@@ -3,7 +3,9 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -156,7 +158,7 @@ func (l *link) read() {
 	for {
 		b, err := receive(l.s)
 		if err != nil {
-			l.p.hurt(l.peer, fmt.Errorf("its connection has broken, so it has ended or closed it (see its own output): %w", plainly(err)))
+			l.p.hurt(l.peer, broken(err))
 			return
 		}
 		l.seen.Store(time.Now().UnixNano())
@@ -168,6 +170,18 @@ func (l *link) read() {
 			l.p.part(l.peer)
 			return
 		}
+	}
+}
+
+// broken is why a stream has ended that ought not to. That a context was canceled, or a file
+// has ended, is only gRPC's way of saying so: nobody here has canceled anything.
+func broken(err error) error {
+	const what = "its connection has broken, so it has ended or closed it (see its own output)"
+	switch text := plainly(err); text.Error() {
+	case context.Canceled.Error(), io.EOF.Error():
+		return errors.New(what)
+	default:
+		return fmt.Errorf("%s: %w", what, text)
 	}
 }
 

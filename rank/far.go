@@ -251,7 +251,10 @@ func (h *hub) lose(m *lostProcess) {
 	if len(ranks) == 1 {
 		e.Peer = ranks[0]
 	}
-	e.Err = fmt.Errorf("%w: the process of rank %s is gone: %w", kolo.ErrLost, kolo.RankList(ranks), m.cause)
+	e.Err = fmt.Errorf("the process of rank %s is gone: %w", kolo.RankList(ranks), m.cause)
+	if !errors.Is(m.cause, kolo.ErrLost) {
+		e.Err = fmt.Errorf("%w: %w", kolo.ErrLost, e.Err)
+	}
 	if h.far.distant = h.failed == nil; h.failed == nil { // the others find it out by themselves
 		h.fail(e)
 	}
