@@ -17,7 +17,7 @@ import (
 // board is this process's part of the medium of a group. Each process writes to an
 // arena of its own, which the others read:
 //
-//	0 blocks written | 64 blocks folded | 128 blocks read | 192 rounds ended | 256, 320 heads of rounds
+//	0 blocks written | 64 blocks folded | 128 blocks read | 192 rounds ended | 256, 320 heads of rounds | 384 core
 //	4096 blocks of the contributions, of each rank | blocks of results
 //
 // A round begins with a head: its number, the digest of the call and, if it is small,
@@ -45,6 +45,7 @@ type board struct {
 	arena   kolo.Memory
 	open    atomic.Bool // there is a round to look at
 	missed  atomic.Bool // somebody has looked in vain, as the lock was taken
+	near    atomic.Bool // a process that is waited for may need this core
 
 	mu     sync.Mutex
 	ready  bool // the others' memory is here
@@ -55,12 +56,13 @@ type board struct {
 	layout layout
 	// Of the round: the number of its first block since the board was made, and of the last plus 1.
 	first, end          uint64
-	wrote, folded, read uint64 // blocks, since the board was made
-	heads               int    // parties whose heads have come
-	twice               bool   // in two steps
-	shares              bool   // that was so before the heads came
-	inPlace             bool   // the others read this process's inputs where they are
-	withdrew            *party // has given up the round while its inputs were read
+	wrote, folded, read uint64    // blocks, since the board was made
+	heads               int       // parties whose heads have come
+	twice               bool      // in two steps
+	shares              bool      // that was so before the heads came
+	inPlace             bool      // the others read this process's inputs where they are
+	moved               time.Time // to another core
+	withdrew            *party    // has given up the round while its inputs were read
 	fence               atomic.Uint32
 	dsts, srcs          [][]byte
 }
@@ -90,6 +92,7 @@ type row struct {
 type boardArea struct {
 	wrote, folded, read, ended *atomic.Uint64
 	heads                      [2]boardHead
+	core                       *atomic.Uint64 // that its process was last seen on
 }
 
 type boardHead struct {
@@ -113,7 +116,7 @@ const (
 func newBoardArea(mem []byte) boardArea {
 	_ = mem[boardData-1]
 	word := func(at int) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer(&mem[at])) }
-	a := boardArea{wrote: word(0), folded: word(64), read: word(128), ended: word(192)}
+	a := boardArea{wrote: word(0), folded: word(64), read: word(128), ended: word(192), core: word(384)}
 	for i := range a.heads {
 		at := 256 + 64*i
 		a.heads[i] = boardHead{number: word(at), digest: word(at + 8), data: mem[at+16 : at+16+boardInline]}
@@ -229,6 +232,9 @@ func (b *board) Post(t channel.Turn, r *channel.Round) {
 	b.heads = 0
 	b.first, b.end = b.end, b.end+b.layout.blocks
 	b.wrote, b.folded, b.read = b.first, b.first, b.first
+	if b.d.crowded.Load() {
+		b.here()
+	}
 	h := &b.mine.area.heads[b.number%2]
 	if b.layout.blocks == 0 { // before the head, which tells of it
 		b.fillHead(h.data)
@@ -283,6 +289,7 @@ func (b *board) advance(t channel.Turn) (found bool) {
 	}
 	if !found && err == nil {
 		err = b.bereft()
+		b.near.Store(b.needed())
 	}
 	if err != nil || ended {
 		b.round = nil

@@ -212,21 +212,28 @@ func (d *Driver) Open(rank kolo.Rank) (channel.Endpoint, error) {
 // was worth it neither: another is likely to follow.
 func (d *Driver) Poll(done *atomic.Uint32) {
 	d.pollers.Add(1)
-	d.polls.Add(1)
+	polls := d.polls.Add(1)
 	d.awake()
 	patience := pollFor
 	crowded := d.crowded.Load()
 	if crowded {
 		patience = yieldFor
 	}
+	if polls%pollsPerMove == 0 && !d.several.Load() {
+		d.spread()
+	}
 	var since time.Time
-	naps := 0
+	naps, stay := 0, 0
 	for i := 1; done.Load() == 0; i++ {
 		switch {
 		case d.look() || d.movers.help():
-			i, naps, since = 0, 0, time.Time{}
+			i, naps, stay, since = 0, 0, 0, time.Time{}
 			continue
+		case crowded && stay < stayLooks && !d.needed():
+			stay++
+			cpu.Pause(1)
 		case crowded:
+			stay = 0
 			yield()
 		default:
 			cpu.Pause(1)
@@ -296,6 +303,8 @@ const (
 	restFor      = time.Millisecond       // the driver's goroutine, after which it looks whether ranks still poll
 	pollsPerLook = 32                     // looks at the rings between two at the clock
 	sleepFor     = time.Second            // a bound; whoever has something rings
+	stayLooks    = 32                     // looks in a row, some microseconds, where nobody who is waited for needs this core
+	pollsPerMove = 64                     // Polls from one look at the cores to the next
 )
 
 // look takes what has come from all peers, and says whether there was anything.
