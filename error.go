@@ -10,7 +10,7 @@ import (
 // one of these; test with errors.Is.
 var (
 	ErrArgument    = errors.New("bad argument")             // this rank's call is wrong; nothing was started
-	ErrMismatch    = errors.New("ranks disagree")           // ranks made different calls; no output byte was changed
+	ErrMismatch    = errors.New("ranks disagree")           // ranks made different calls; in one process no output byte was changed
 	ErrDeadline    = errors.New("deadline exceeded")        // not all ranks came, or data stood still, in time
 	ErrLeft        = errors.New("a rank has left")          // a rank closed its group or its world
 	ErrLost        = errors.New("connection lost")          // a channel broke

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -46,7 +47,7 @@ type heard struct {
 
 func newChunk(l *line, i int) (*chunk, error) {
 	c := &chunk{index: i, line: l, state: done}
-	ref, err := actor.Spawn[*heard](l.shard, actor.Props{Name: fmt.Sprintf("chunk %d of %s", i, l.name)}, c)
+	ref, err := actor.Spawn[*heard](l.shard, actor.Props{Name: fmt.Sprintf("chunk %d of %s", i, l.name), Dropped: c.dropped}, c)
 	if err != nil {
 		return nil, fmt.Errorf("pipeline: %w", err)
 	}
@@ -78,6 +79,14 @@ func (c *chunk) Handle(m *heard) error {
 		panic(fmt.Sprintf("pipeline: chunk %d is in state %d and heard that its call has %v", c.index, c.state, m.stage))
 	}
 	return nil
+}
+
+// dropped ends the step also if the actor has failed before its last message: who waits
+// for the step would wait for ever.
+func (c *chunk) dropped(m any, err error) {
+	if h := m.(*heard); h.stage == rank.StageEnded {
+		c.end(&heard{stage: h.stage, at: h.at, err: cmp.Or(h.err, err)})
+	}
 }
 
 // end is the last of a step: whoever waits for it may then read the chunk.

@@ -223,6 +223,9 @@ func (l *line) wait(ctx context.Context) (Report, error) {
 	<-l.done // the calls have ended, and so the chunks are about to
 	times := make([]Times, len(l.chunks))
 	for i, c := range l.chunks {
+		if err == nil {
+			err = c.err
+		}
 		times[i] = Times{Part: i, Ready: c.times[0].Sub(l.start), Begun: c.times[1].Sub(l.start), Ended: c.times[2].Sub(l.start)}
 	}
 	l.mu.Lock()

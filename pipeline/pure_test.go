@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/actor"
 	"github.com/kolo-ccl/kolo/rank"
 
 	"github.com/stretchr/testify/require"
@@ -166,4 +167,20 @@ func TestSplitOfNothing(t *testing.T) {
 		require.Equal(t, []Range{{0, 0}}, Split(-3, k))
 	}
 	require.Equal(t, []Range{{0, 5}}, Split(5, 0))
+}
+
+// A chunk whose actor has failed still ends its step.
+func TestFailedChunkEndsItsStep(t *testing.T) {
+	sys := actor.NewSystem(actor.Config{Steps: rand.New(rand.NewPCG(1, 2))})
+	l := &line{name: "test", shard: sys.NewShard("test"), now: time.Now, done: make(chan struct{})}
+	c, err := newChunk(l, 0)
+	require.NoError(t, err)
+	l.left.Store(1)
+	c.state = waiting
+	require.NoError(t, c.self.Tell(&heard{stage: rank.StageBegun})) // before it is ready: a panic
+	require.NoError(t, c.self.Tell(&heard{stage: rank.StageEnded}))
+	sys.Run()
+	<-l.done
+	require.ErrorIs(t, c.err, kolo.ErrPanic)
+	require.NoError(t, sys.Close(t.Context()))
 }

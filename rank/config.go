@@ -119,8 +119,8 @@ func (c Check) String() string {
 type Setting struct{ Name, Value, Source string }
 
 // ConfigFromEnv reads HCCL_ALGO, HCCL_EXEC_TIMEOUT (seconds) and HCCL_DETERMINISTIC
-// (false, true, strict) by getenv, such as os.Getenv. Nothing in this module reads the
-// environment by itself.
+// (false, true, strict) by getenv, such as os.Getenv. Nothing in this package reads the
+// environment by itself; of the others only cluster does, unless its Config has a Getenv.
 func ConfigFromEnv(getenv func(string) string) (Config, error) {
 	c := Config{sources: map[string]string{}}
 	if v := getenv("HCCL_ALGO"); v != "" {

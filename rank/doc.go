@@ -16,13 +16,13 @@
 // their numbers in the order in which they are made, which must then be the
 // same on all ranks.
 //
-// Before a byte of any output changes, all members' calls are compared; a
-// difference is kolo.ErrMismatch on every member and names the odd ranks. A group
-// fails as a whole: the first cause resolves every outstanding call of every member,
-// and later calls report it too. Every call has a deadline (Config.Timeout, or the
-// context's). Closing a group, or returning from Run's function, tells the others at
-// once: a call that then misses a member is kolo.ErrLeft. Nothing ever ends the
-// process.
+// All members' calls are compared: in one process before a byte of any output
+// changes, between processes as Config.Check says. A difference is kolo.ErrMismatch on
+// every member and names the odd ranks. A group fails as a whole: the first cause
+// resolves every outstanding call of every member, and later calls report it too.
+// Every call has a deadline (Config.Timeout, or the context's). Closing a group, or
+// returning from Run's function, tells the others at once: a call that then misses a
+// member is kolo.ErrLeft. Nothing ever ends the process.
 //
 // # Memory
 //
