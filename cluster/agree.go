@@ -23,7 +23,10 @@ import (
 //     heard the news in different orders end with the same members.
 //   - Who is told that it goes has lost all others, and World.Shrink says so.
 //
-// Where nobody reaches both sides the network is in two parts, and each goes on.
+// Where nobody reaches both sides the network has fallen in parts. A part whose ranks are
+// more than those that have fallen silent goes on; where they are equally many, the one with the lowest
+// rank does. World.Shrink of the others says so. Who is known to have ended, or is stopped on
+// the same network, does not count: only what may go on elsewhere does.
 
 // suspicion is what a process tells of the others.
 type suspicion struct {
@@ -150,6 +153,36 @@ func (h *heart) expel(q int, why string) {
 		})
 	}
 	h.tell(q)
+}
+
+// outvoted is why this process may not go on with those whom it reaches: those whom it
+// does not may be as many, and go on.
+func (h *heart) outvoted() error {
+	var reached, silent []kolo.Rank
+	for q, state := range h.state {
+		ranks := h.p.roster.Members[q].Ranks
+		switch {
+		case q == h.p.self || state == alive:
+			reached = append(reached, ranks...)
+		case h.mute[q]:
+			silent = append(silent, ranks...)
+		}
+	}
+	if hasMajority(reached, silent) {
+		return nil
+	}
+	slices.Sort(reached)
+	slices.Sort(silent)
+	return fmt.Errorf("%w: this process was left out of the world: it reaches rank %s, and rank %s, which has fallen silent, may go on without it; of a network in parts the one with more ranks does, or of equal ones that with the lowest rank",
+		kolo.ErrLost, kolo.RankList(reached), kolo.RankList(silent))
+}
+
+// hasMajority says which part of a network goes on.
+func hasMajority(reached, silent []kolo.Rank) bool {
+	if len(reached) == len(silent) {
+		return slices.Min(reached) < slices.Min(silent)
+	}
+	return len(reached) > len(silent)
 }
 
 // leave takes note that the others have left this process out.

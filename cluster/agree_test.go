@@ -96,3 +96,24 @@ func TestLeavers(t *testing.T) {
 	require.Equal(t, []int{1}, leavers([][2]int{{0, 1}}))
 	require.Equal(t, []int{2}, leavers([][2]int{{1, 2}, {2, 3}}))
 }
+
+// Of any two parts exactly one goes on.
+func TestOnePartHasTheMajority(t *testing.T) {
+	for set := 1; set < 1<<6-1; set++ {
+		var a, b []kolo.Rank
+		for r := range 6 {
+			if set>>r&1 == 1 {
+				a = append(a, kolo.Rank(r))
+			} else {
+				b = append(b, kolo.Rank(r))
+			}
+		}
+		require.NotEqual(t, hasMajority(a, b), hasMajority(b, a), "%v and %v", a, b)
+		if len(a) != len(b) {
+			require.Equal(t, len(a) > len(b), hasMajority(a, b))
+		} else {
+			require.Equal(t, a[0] == 0, hasMajority(a, b))
+		}
+	}
+	require.True(t, hasMajority([]kolo.Rank{5}, nil), "all others are known to have ended")
+}

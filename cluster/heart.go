@@ -15,6 +15,7 @@ type heart struct {
 	silence time.Duration
 	state   []life // by process
 	cause   []error
+	mute    []bool // lost by silence, on another network: it may live
 	started bool
 	looks   int
 
@@ -89,6 +90,7 @@ func (h *heart) look(now time.Time) {
 			l.beat()
 		}
 		if d := now.Sub(time.Unix(0, l.seen.Load())); d > h.silence*3/4 { // found before Silence is over
+			h.mute[q] = h.p.roster.Members[q].Host.Network != h.p.roster.Members[h.p.self].Host.Network
 			h.lose(q, fmt.Errorf("it has been silent for %v: stopped, or its network is cut", d.Round(time.Millisecond)))
 		}
 	}
@@ -106,6 +108,9 @@ func (h *heart) lose(peer int, cause error) {
 		l.close(h.cause[peer])
 	}
 	if h.started {
+		if err := h.outvoted(); err != nil {
+			h.p.local.LeftOut(err)
+		}
 		h.tell(peer)
 		h.share()
 	} else {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -143,6 +144,55 @@ func TestHostsThatOnlyMissEachOtherAgreeOnWhoIsLeft(t *testing.T) {
 	}
 	require.Contains(t, list[1].wait(t, "FAILED", patience), "this process was left out of the world by rank 2")
 	require.Less(t, time.Since(at), inTime)
+}
+
+// A network falls in two. Each part finds the other silent, one goes on, and the other is told
+// that it does not: the larger, or of equal ones that with rank 0.
+func TestOnePartOfANetworkInTwoGoesOn(t *testing.T) {
+	for name, c := range map[string]struct {
+		hosts, cut int // those below cut are one part
+		left       []int
+		says       string
+	}{
+		"larger": {5, 2, []int{2, 3, 4}, "reaches rank 0 and 1, and rank 2, 3 and 4"},
+		"equal":  {4, 2, []int{0, 1}, "reaches rank 2 and 3, and rank 0 and 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := netlab.New(t, c.hosts, netlab.Config{})
+			var places []place
+			for h := range c.hosts {
+				places = append(places, place{h, fmt.Sprint(h)})
+			}
+			list := onHosts(t, l, "loop", places, fmt.Sprint("KOLO_TEST_COUNT=", 1<<20))
+			for _, o := range list {
+				o.wait(t, "LOOPING", patience)
+			}
+			at := time.Now()
+			for a := range c.cut {
+				for b := c.cut; b < c.hosts; b++ {
+					l.Part(a, b)
+				}
+			}
+			var left []kolo.Rank
+			for _, h := range c.left {
+				left = append(left, kolo.Rank(h))
+			}
+			for h, o := range list {
+				said, d := o.lost(t, at)
+				t.Logf("rank %d after %v: %s", h, d, said)
+				require.Contains(t, said, "connection lost")
+				require.Less(t, d, inTime)
+				if slices.Contains(c.left, h) {
+					require.Equal(t, kolo.RankList(left), o.wait(t, "SHRUNK", patience))
+					o.wait(t, "DONE", patience)
+				} else {
+					require.Contains(t, o.wait(t, "FAILED", patience), c.says)
+				}
+			}
+			require.Less(t, time.Since(at), inTime)
+		})
+	}
 }
 
 // lost is what the child has said of a loss, and how long after a moment.
