@@ -3,6 +3,7 @@ package cluster
 import (
 	"crypto/tls"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -60,6 +61,9 @@ type Config struct {
 	// separated by commas. Empty: shm on one host; verbs between hosts which both have an
 	// active RoCE port, where it is linked in; else tcp. Process.Explain says why.
 	Transport string
+	// Log gets what Process.Warnings says when this process has joined, once each, from the
+	// process of rank 0 alone, since all say the same. nil means slog.Default().
+	Log *slog.Logger
 	// Rank is how the World runs. Algorithm, Choice, Reproducible and Check must be the same
 	// on all processes.
 	Rank rank.Config
@@ -83,6 +87,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Silence == 0 {
 		c.Silence = DefaultSilence
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
 	}
 	if c.Listen == "" {
 		c.Listen = ":0"

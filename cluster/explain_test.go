@@ -1,6 +1,10 @@
 package cluster
 
 import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -68,4 +72,35 @@ func TestChannelMapIsExplained(t *testing.T) {
 	list = together(t, Config{Transport: "tcp"}, 1, 1)
 	require.Contains(t, list[1].Explain(), "tcp between rank 0 with 1: Config.Transport says so\n")
 	closeAll(t, worldsOf(list))
+}
+
+// What Explain warns of is logged at a join: each kind once, however many pairs it is of, and
+// by one process.
+func TestWarningsAreLoggedAtAJoin(t *testing.T) {
+	r := &roster{Job: "warned"}
+	m := &channelMap{auto: true}
+	for q := range 8 { // two per machine, of different networks
+		machine := fmt.Sprint("m", q/2)
+		r.Members = append(r.Members, Member{Ranks: []kolo.Rank{kolo.Rank(q)}, Host: Host{Name: machine, Machine: machine, Network: fmt.Sprint(q)}})
+		m.has = append(m.has, []string{"shm", "tcp"})
+	}
+	r.Members[7].Host.RDMA = []string{"mlx5_0"}
+	for self, want := range []int{2, 0} { // one machine; RoCE at one end, on m0 to m2
+		var out bytes.Buffer
+		p := &Process{self: self, roster: r, drivers: m, cfg: Config{Ranks: r.Members[self].Ranks, Log: slog.New(slog.NewTextHandler(&out, nil))}}
+		p.warn()
+		text := out.String()
+		if self == 0 {
+			require.Equal(t, 1, strings.Count(text, "its memory is not shared"), text)
+			require.Contains(t, text, `pairs="tcp between rank 0 with 1, 2 with 3, 4 with 5, 6 with 7"`)
+			require.Contains(t, text, "job=warned")
+			require.Contains(t, text, "level=WARN")
+			want += 2 // a line for each host without the port
+		}
+		require.Equal(t, want, strings.Count(text, "\n"), text)
+		for _, w := range p.Warnings() {
+			require.Contains(t, p.Explain(), w.Check)
+			require.Contains(t, p.Explain(), w.Pairs+": ")
+		}
+	}
 }

@@ -131,6 +131,7 @@ func (p *Process) join(ctx context.Context) error {
 	p.tellHeart(start{})
 	// ended by shut
 	p.tasks.Go(p.tick)
+	p.warn()
 	return nil
 }
 

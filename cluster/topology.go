@@ -99,37 +99,82 @@ func (p *Process) Map() []Route {
 	return out
 }
 
-// Explain says for all pairs of processes which driver joins them and why not a better
-// one, and warns where something looks wrong, with what to check. Pairs of a kind share a line.
-func (p *Process) Explain() string {
+// pairing is what joins pairs of processes, and why.
+type pairing struct {
+	driver, why, check string
+	pairs              []string // the first maxNotes
+	count              int
+}
+
+// pairings are all pairs of processes, those of a kind together.
+func (p *Process) pairings() (list []*pairing) {
 	type kind struct{ driver, why, check string }
-	var order []kind
-	pairs := map[kind][]string{}
+	known := map[kind]*pairing{}
 	for a := range p.roster.Members {
 		for b := range a {
 			driver, why := p.drivers.between(p.roster, b, a)
 			k := kind{driver, why, p.drivers.suspect(p.roster, b, a, driver)}
-			if pairs[k] == nil {
-				order = append(order, k)
+			g := known[k]
+			if g == nil {
+				g = &pairing{driver: k.driver, why: k.why, check: k.check}
+				known[k] = g
+				list = append(list, g)
 			}
-			pairs[k] = append(pairs[k], fmt.Sprintf("%s with %s", kolo.RankList(p.roster.Members[b].Ranks), kolo.RankList(p.roster.Members[a].Ranks)))
+			if g.count++; g.count <= maxNotes {
+				g.pairs = append(g.pairs, fmt.Sprintf("%s with %s", kolo.RankList(p.roster.Members[b].Ranks), kolo.RankList(p.roster.Members[a].Ranks)))
+			}
 		}
 	}
+	return list
+}
+
+// between names the pairs, not too many.
+func (g *pairing) between() string {
+	text := fmt.Sprintf("%s between rank %s", g.driver, strings.Join(g.pairs, ", "))
+	if more := g.count - len(g.pairs); more > 0 {
+		text += fmt.Sprintf(" and %d more pairs", more)
+	}
+	return text
+}
+
+// Explain says for all pairs of processes which driver joins them and why not a better
+// one, and warns where something looks wrong, with what to check. Pairs of a kind share a line.
+func (p *Process) Explain() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s within each process\n", inside)
-	for _, k := range order {
-		list := pairs[k]
-		most := min(len(list), maxNotes)
-		fmt.Fprintf(&b, "%s between rank %s", k.driver, strings.Join(list[:most], ", "))
-		if len(list) > most {
-			fmt.Fprintf(&b, " and %d more pairs", len(list)-most)
-		}
-		fmt.Fprintf(&b, ": %s\n", k.why)
-		if k.check != "" {
-			fmt.Fprintf(&b, "  warning: %s\n", k.check)
+	for _, g := range p.pairings() {
+		fmt.Fprintf(&b, "%s: %s\n", g.between(), g.why)
+		if g.check != "" {
+			fmt.Fprintf(&b, "  warning: %s\n", g.check)
 		}
 	}
 	return b.String()
+}
+
+// Warning is pairs of processes that seem to be joined by less than their hosts have.
+type Warning struct {
+	Pairs string // which, and by what
+	Check string // what looks wrong, and what to do about it
+}
+
+// Warnings are those of Explain, at most maxNotes kinds of them. All processes have the same.
+func (p *Process) Warnings() (list []Warning) {
+	for _, g := range p.pairings() {
+		if g.check != "" && len(list) < maxNotes {
+			list = append(list, Warning{Pairs: g.between(), Check: g.check})
+		}
+	}
+	return list
+}
+
+// warn logs the warnings.
+func (p *Process) warn() {
+	if !p.cfg.serves() {
+		return
+	}
+	for _, w := range p.Warnings() {
+		p.cfg.Log.Warn("kolo: "+w.Check, "job", p.roster.Job, "pairs", w.Pairs)
+	}
 }
 
 // String is the route in a line.
