@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -308,6 +309,9 @@ func (p *Process) open(ctx context.Context) error {
 	}
 	c := p.cfg.Rank
 	c.Topology = topology
+	if c.Workers == 0 {
+		c.Workers = p.roster.workers(p.self, runtime.GOMAXPROCS(0))
+	}
 	local, err := c.OpenPart(rank.Part{Process: p.self, Processes: p.roster.processes(), Job: p.roster.Job, Epoch: p.roster.Epoch,
 		Control: p, Closed: p.closed, Beside: p.sys,
 		Driver: func(e channel.Engine) (channel.Driver, error) { return p.introduce(ctx, e, topology.Digest()) }})

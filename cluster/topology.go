@@ -69,6 +69,21 @@ func (r *roster) topology(transport string) (*plan.Topology, error) {
 	return t, nil
 }
 
+// workers is how many of its procs processors a process has for itself, at least one,
+// where the processes of its host share them.
+func (r *roster) workers(self, procs int) int {
+	here, cores := 0, procs
+	for q := range r.Members {
+		if h := &r.Members[q].Host; h.Machine == r.Members[self].Host.Machine {
+			here++
+			if h.Cores > 0 {
+				cores = max(cores, h.Cores)
+			}
+		}
+	}
+	return max(1, min(procs, cores/max(here, 1)))
+}
+
 // numbering gives values numbers in the order in which they come.
 type numbering map[string]int
 

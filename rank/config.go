@@ -73,7 +73,8 @@ type Config struct {
 	// through the host. They stay their maker's to close, after the Worlds. nil: none.
 	Devices []npu.Device
 	// Workers is the number of goroutines that move and reduce large buffers, besides
-	// the ranks that wait. 0 means GOMAXPROCS.
+	// the ranks that wait. 0 means GOMAXPROCS, or this process's share of it where several
+	// processes of a world are on a host. With 1, who has the work does it.
 	Workers int
 	// Driver is the name of the channel driver between ranks of this process; the
 	// driver's package must be linked in. Empty means hccs.

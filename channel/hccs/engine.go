@@ -13,6 +13,7 @@ import (
 // How a job is done. The figures were measured on two cores; see BenchmarkEngine.
 const (
 	smallJob   = 96 << 10 // bytes touched up to which a job is done at once
+	loneJob    = 4 << 20  // the same where there is one worker, which would be no hand more; larger ones give way to urgent ones
 	wideBlock  = 16 << 10 // bytes of a block, of each operand, where there are more than fewWide
 	slimBlock  = 32 << 10 // and where there are not
 	fewWide    = 4
@@ -31,6 +32,7 @@ const (
 // that the workers and the lent goroutines take.
 type Engine struct {
 	procs   int
+	small   int64 // bytes touched by a job that is done at once
 	mu      sync.Mutex
 	cond    *sync.Cond
 	jobs    []*channel.Job // started and not finished, most urgent first
@@ -42,12 +44,16 @@ type Engine struct {
 }
 
 // NewEngine makes an engine with workers goroutines, which are parked while there
-// is no large job; 0 means one per processor (GOMAXPROCS). Close it.
+// is no large job; 0 means one per processor (GOMAXPROCS). With one, whoever starts a job
+// does it, unless it is very large. Close it.
 func NewEngine(workers int) *Engine {
-	e := &Engine{procs: runtime.GOMAXPROCS(0)}
+	e := &Engine{procs: runtime.GOMAXPROCS(0), small: smallJob}
 	e.cond = sync.NewCond(&e.mu)
 	if workers <= 0 {
 		workers = e.procs
+	}
+	if workers == 1 {
+		e.small = loneJob
 	}
 	for range workers {
 		// ended by Close
@@ -72,7 +78,7 @@ func (e *Engine) Close() {
 // Start does a small job at once and lays a large one open for the workers.
 func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 	size := j.Size()
-	if size <= smallJob {
+	if size <= e.small {
 		j.Done(t, runAll(j))
 		return
 	}
