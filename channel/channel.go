@@ -71,7 +71,7 @@ func Spawn(s *actor.Shard, name string, peer kolo.Rank, conn Conn, onExit func(e
 // shard; op.Sink hears of the completion on that shard. If the channel has ended,
 // that is before Post returns.
 func (c *Channel) Post(op *Op) {
-	op.conn, op.Err = c, nil
+	op.conn, op.Err, op.Taken = c, nil, false
 	op.state.Store(opPosted)
 	if err := c.tell(op); err != nil {
 		c.refuse(op, err)

@@ -83,6 +83,13 @@ type Op struct {
 	Sink   Sink  // who is told
 	Step   int   // the poster's own
 	Err    error // set at completion; nil when the transfer is done
+	// Take, if set for a View of host memory, may be given the peer's bytes piece by piece as
+	// they come, in place of Mem: then Taken is set before the completion, and Mem is empty.
+	// Each byte comes once, off is its place in the message, and pieces begin at multiples of
+	// 64; b is the caller's again when Take returns. Take is called by one goroutine at a
+	// time, may not block, and is not called after the completion. A driver may leave it alone.
+	Take  func(off int64, b []byte)
+	Taken bool
 
 	conn  *Channel // where it was posted
 	aside *bounce  // its buffer, if the memory is a device's and staged

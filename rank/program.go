@@ -181,10 +181,7 @@ func (r *run) begin(i int) {
 		s.dst, s.src = r.memory(s.dst[:0], st.Dst), r.memory(s.src[:0], st.Src)
 		s.fold(op, s.dst, s.src)
 	case plan.Reduce:
-		op := r.partial
-		if st.Final {
-			op = r.final
-		}
+		op := r.folds(st)
 		s.dst, s.src = r.memory(s.dst[:0], st.Dst), r.memory(s.src[:0], st.Src)
 		s.fold(op, s.dst, s.dst, s.src)
 	default:
@@ -225,6 +222,8 @@ type transfer struct {
 	of   *stepRun
 	at   *channel.Channel
 	peer kolo.Rank // group rank
+
+	piece func(off int64, b []byte) // is fold
 }
 
 // Complete is called by the channel actor, which is on the same shard.
@@ -249,7 +248,7 @@ func (s *stepRun) post(st *plan.Step, kind channel.Kind, spans []plan.Span) {
 	for k, q := range st.Peers {
 		if k == len(s.transfers) {
 			t := &transfer{of: s}
-			t.op.Sink = t
+			t.op.Sink, t.piece = t, t.fold
 			s.transfers = append(s.transfers, t)
 		}
 		t := s.transfers[k]
@@ -259,9 +258,13 @@ func (s *stepRun) post(st *plan.Step, kind channel.Kind, spans []plan.Span) {
 			Number: r.program.Successors.Number(s.step, k)}
 		op.DType, op.Digest = r.ticket.call.DType, r.digest
 		op.Job.Priority, op.Job.Call = r.hub.cfg.Priority, r.ticket.touches()
-		if kind == channel.View {
+		if op.Take = nil; kind == channel.View {
 			s.dst = r.memory(s.dst[:0], st.Dst)
 			op.Mem, op.Size = op.Mem[:0], lengthOf(s.dst)
+			if len(st.Peers) == 1 && r.actor.p.cfg.Engine == nil {
+				s.src = r.memory(s.src[:0], st.Src)
+				op.Take = t.piece
+			}
 		} else {
 			op.Mem = r.memory(op.Mem[:0], spans)
 			op.Size = lengthOf(op.Mem)
@@ -326,11 +329,55 @@ func (s *stepRun) foldViews(st *plan.Step) {
 	if !placed {
 		s.operands = append(s.operands, s.src)
 	}
-	op := r.partial
-	if st.Final {
-		op = r.final
+	if list[0].op.Taken { // the only one, and it is folded
+		s.jobErr = nil
+		s.folded()
+		return
 	}
-	s.fold(op, s.dst, s.operands...)
+	s.fold(r.folds(st), s.dst, s.operands...)
+}
+
+// folds is the operation of a step that folds.
+func (r *run) folds(st *plan.Step) kernel.Op {
+	if st.Final {
+		return r.final
+	}
+	return r.partial
+}
+
+// fold folds a piece of what the only peer of the step sends with this rank's own part, while it
+// is in the cache. The channel calls it.
+func (t *transfer) fold(off int64, b []byte) {
+	s := t.of
+	r := s.run
+	op := r.folds(&r.program.Steps[s.step])
+	dst, src := cursor{s.dst, off}, cursor{s.src, off}
+	for len(b) > 0 {
+		d, own := dst.next(), src.next()
+		n := min(len(d), len(own), len(b))
+		if t.peer < r.rank {
+			op.Reduce(d[:n], b[:n], own[:n])
+		} else {
+			op.Reduce(d[:n], own[:n], b[:n])
+		}
+		b = b[n:]
+		dst.off, src.off = dst.off+int64(n), src.off+int64(n)
+	}
+}
+
+// cursor is a place in a list of host memory: off bytes behind the begin of the first.
+type cursor struct {
+	list []kolo.Memory
+	off  int64
+}
+
+// next is the memory from the place on, as far as it is in one piece.
+func (c *cursor) next() []byte {
+	for c.off >= c.list[0].Len() {
+		c.off -= c.list[0].Len()
+		c.list = c.list[1:]
+	}
+	return c.list[0].Host[c.off:]
 }
 
 // fold starts the step's job.

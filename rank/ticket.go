@@ -108,7 +108,7 @@ func (t *ticket) wait(ctx context.Context) error {
 	}
 	t.waiting()
 	if p := g.hub.p.poller; p != nil {
-		p.Poll(&t.state)
+		t.poll(ctx, p)
 	}
 	if t.kept {
 		a := &g.hub.places[t.seq%arrivalsAhead]
@@ -140,6 +140,20 @@ func (t *ticket) wait(ctx context.Context) error {
 
 // touches is the number of bytes that the call reads and writes in this process.
 func (t *ticket) touches() int64 { return t.size() * int64(len(t.group.hub.mine)) }
+
+// poll lets the rank read what comes from outside, until the call has ended or nothing has
+// come for a while. A driver gives the rank back from time to time, to look at its context.
+func (t *ticket) poll(ctx context.Context, p channel.Poller) {
+	for p.Poll(&t.state); !t.ended() && t.group.world.ended(ctx) == nil; {
+		begin := time.Now()
+		if p.Poll(&t.state); time.Since(begin) < pollBusy {
+			return
+		}
+	}
+}
+
+// pollBusy is how long a poll takes in which something has come.
+const pollBusy = time.Millisecond
 
 // look waits for a moment for a call that needs no help. The ranks that are missing may
 // be waiting for this processor, so it is given away first. Where there is a processor

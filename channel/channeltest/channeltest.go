@@ -84,6 +84,7 @@ func checks() []check {
 		{"Turns", checkTurns},
 		{"Large", checkLarge},
 		{"View", checkView},
+		{"ViewInPieces", checkViewInPieces},
 		{"ViewsOutOfOrder", checkViewsOutOfOrder},
 		{"ViewAfterClose", checkViewAfterClose},
 		{"Allocations", checkAllocations},

@@ -108,3 +108,50 @@ func checkViewAfterClose(t testing.TB, k Kit) {
 		w.close()
 	}
 }
+
+// checkViewInPieces offers to take Views piece by piece: the driver may do so or give the
+// whole.
+func checkViewInPieces(t testing.TB, k Kit) {
+	w := newWorld(t, k, 2)
+	rng := k.rng(7)
+	for i, n := range sizes {
+		src, got := data(n, uint64(i)), make([]byte, n)
+		times := make([]int, n)
+		v := w.newTransfer(1, 0, channel.View, key(4))
+		v.op.Size = int64(n)
+		v.op.Take = func(off int64, b []byte) {
+			if off%64 != 0 || v.left.Load() != 1 {
+				t.Errorf("%s: a piece at %d, or behind the completion", sizeName(n), off)
+			}
+			copy(got[off:], b)
+			for j := range b {
+				times[int(off)+j]++
+			}
+		}
+		s := w.newTransfer(0, 1, channel.Send, key(4)).with(cut(rng, src, 5)...)
+		if i%2 == 0 {
+			s.post()
+			v.post()
+		} else {
+			v.post()
+			s.post()
+		}
+		v.ok()
+		if v.op.Taken {
+			for j, c := range times {
+				if c != 1 {
+					t.Errorf("%s: byte %d came %d times", sizeName(n), j, c)
+					break
+				}
+			}
+			if len(v.op.Mem) > 0 {
+				t.Errorf("%s: taken in pieces, and there is a view too", sizeName(n))
+			}
+		} else {
+			got = v.bytes()
+		}
+		same(t, sizeName(n), got, uint64(i))
+		v.release()
+		s.ok()
+	}
+}

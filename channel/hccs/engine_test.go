@@ -23,6 +23,7 @@ const patience = 30 * time.Second
 
 func newEngine(t testing.TB, workers int) *Engine {
 	e := NewEngine(workers)
+	e.small = smallJob // also of a single worker, who is what is tested
 	t.Cleanup(func() { within(t, "Close", e.Close) })
 	return e
 }
@@ -85,6 +86,18 @@ func (j *copyJob) check(t testing.TB) {
 	if string(j.dst) != string(j.src) {
 		t.Errorf("a copy of %d bytes differs", len(j.src))
 	}
+}
+
+// With one worker it would be no hand more.
+func TestOneWorkerIsNotWoken(t *testing.T) {
+	e := NewEngine(1)
+	defer e.Close()
+	j := newCopy(loneJob/2, 2, 0)
+	e.Start(nil, &j.Job)
+	if len(j.done) != 1 {
+		t.Errorf("a job that touches %d bytes is not done when Start returns", j.Size())
+	}
+	j.check(t)
 }
 
 func TestSmallJobIsDoneInStart(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -105,7 +106,7 @@ func (d *driver) reach(l *link, h *hello) (net.Conn, *answer, error) {
 	d.mu.Unlock()
 	ctx, cancel := context.WithTimeout(d.ctx, d.cfg.ConnectTimeout)
 	list := to.candidates(d.host, d.nets)
-	attempts := d.race(ctx, list)
+	attempts := d.race(ctx, list, to.host == d.host)
 	defer func() {
 		cancel()
 		for x := range attempts { // those that came too late; nothing was said on them
@@ -164,9 +165,15 @@ const attemptDelay = 250 * time.Millisecond
 // race connects to addresses, each when the one before it has failed or has taken
 // attemptDelay, and tells of each as it ends: one that swallows what it is sent costs the
 // others no more than that. The channel is closed when the last has ended, soon after ctx.
-func (d *driver) race(ctx context.Context, list []netip.AddrPort) <-chan attempt {
+func (d *driver) race(ctx context.Context, list []netip.AddrPort, near bool) <-chan attempt {
 	out, failed := make(chan attempt, len(list)), make(chan struct{}, len(list))
 	dialer := net.Dialer{KeepAliveConfig: d.keepAlive()}
+	if near {
+		dialer.Control = func(_, _ string, raw syscall.RawConn) error {
+			local(raw, gentle)
+			return nil
+		}
+	}
 	// ended by ctx
 	d.calls.Go(func() {
 		defer close(out)

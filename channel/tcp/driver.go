@@ -25,6 +25,7 @@ type driver struct {
 	why    string         // how the advertised addresses were chosen
 	mine   address
 	listen net.Listener
+	system string  // the listener's congestion control, if it is not that; "" otherwise
 	poller *poller // nil: every connection has goroutines of its own
 	pool   pool
 	ctx    context.Context
@@ -118,6 +119,7 @@ func (d *driver) Meet(peers []channel.Peer) error {
 	for r, a := range met {
 		d.peers[r] = a
 	}
+	d.receiveNear()
 	if d.poller != nil {
 		here := map[uint16]bool{d.mine.port: true} // processes of this host
 		for _, a := range d.peers {
@@ -129,6 +131,28 @@ func (d *driver) Meet(peers []channel.Peer) error {
 	}
 	d.change()
 	return nil
+}
+
+// receiveNear sets the congestion control of connections that others dial: what is right within
+// a host if all are of this one, else the system's. d.mu is held.
+func (d *driver) receiveNear() {
+	l, ok := d.listen.(*net.TCPListener)
+	if !ok {
+		return
+	}
+	near := len(d.peers) > 0
+	for r := range d.peers {
+		near = near && d.isNear(r)
+	}
+	raw, err := l.SyscallConn()
+	switch {
+	case err != nil: // it is closed
+	case near && d.system == "":
+		d.system = local(raw, gentle)
+	case !near && d.system != "":
+		local(raw, d.system)
+		d.system = ""
+	}
 }
 
 // change wakes the greetings that wait for a rank. d.mu is held.
@@ -191,9 +215,16 @@ func (d *driver) link(e side) *link {
 		l = newLink(d, e)
 		l.err = d.ranks[e.me]
 		l.cause = l.err
+		l.near = d.isNear(e.peer)
 		d.links[e] = l
 	}
 	return l
+}
+
+// isNear says whether a rank is of a process on this host. d.mu is held.
+func (d *driver) isNear(peer kolo.Rank) bool {
+	a := d.peers[peer]
+	return a != nil && a.host == d.host
 }
 
 // Poll lets a waiting rank read the control connections itself, where TLS or the

@@ -139,6 +139,7 @@ type parser struct {
 	r, w int // buf[r:w] has come and was not looked at
 	h    header
 	in   bool     // in the body of h
+	lean bool     // a large body may follow: nothing of it shall go by way of buf
 	left int64    // bytes of the body to come
 	body [][]byte // the memory that takes them; empty: they are dropped
 	at   [][]byte // the beginning of body's list, to be used again
@@ -161,7 +162,11 @@ func (p *parser) space() [][]byte {
 	if p.in { // then the buffer is empty
 		p.open = append(p.open, p.body...)
 	}
-	p.open = append(p.open, p.buf[p.w:])
+	end := len(p.buf)
+	if p.lean {
+		end = p.r + headerSize // parse has left less than that
+	}
+	p.open = append(p.open, p.buf[p.w:end])
 	return p.open
 }
 

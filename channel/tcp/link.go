@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/kolo-ccl/kolo"
@@ -21,6 +22,7 @@ import (
 type link struct {
 	d *driver
 	side
+	near    bool  // the peer's process is on this host
 	dialler *link // of a rank's link to itself, the end that dials
 
 	mu      sync.Mutex
@@ -37,7 +39,9 @@ type link struct {
 	offers  map[uint64]*channel.Op
 	lastID  uint64
 	coming  map[uint64]*incoming
-	parts   []*outgoing
+	parts   []*outgoing // on data connections
+	pieces  []*outgoing // on the control connection
+	bulk    atomic.Bool // what comes next may be large
 
 	eager   int64 // the largest message that the peer takes unasked
 	room    int64 // what is left of the peer's window
@@ -71,7 +75,7 @@ type early struct {
 	buf []byte
 }
 
-// incoming is a receive whose bytes come on the data connections.
+// incoming is a receive whose bytes come when the peer has been told that it is there.
 type incoming struct {
 	op    *channel.Op
 	id    uint64
@@ -81,13 +85,21 @@ type incoming struct {
 	cause error // its group was aborted: the end, if the peer has withdrawn the message
 }
 
-// outgoing is a send whose bytes go on the data connections.
+// outgoing is a send whose bytes the peer has asked for.
 type outgoing struct {
 	op    *channel.Op
 	id    uint64
 	next  int64 // bytes taken by connections
 	users int   // connections that read its memory
 	bad   bool  // one of them has failed
+}
+
+// take is the next bytes, at most n, for a connection.
+func (o *outgoing) take(n int64) (off, size int64) {
+	off, size = o.next, min(n, o.op.Size-o.next)
+	o.next += size
+	o.users++
+	return off, size
 }
 
 // landing is an eager message that is being received.
@@ -159,8 +171,14 @@ func (l *link) post(t channel.Turn, op *channel.Op) {
 		l.dial()
 	}
 	l.flush(&done)
+	l.foresee()
 	l.mu.Unlock()
 	done.complete(t)
+}
+
+// foresee notes whether what comes next may be large. mu is held.
+func (l *link) foresee() {
+	l.bulk.Store(len(l.coming) > 0 || len(l.recvs) > 0 && l.recvs[0].Size > copyUpTo)
 }
 
 func onHost(op *channel.Op) bool {
@@ -257,8 +275,7 @@ func (l *link) meet(h *header, op *channel.Op, done *endings) {
 	}
 	in := &incoming{op: op, id: h.id, mem: op.Mem, left: op.Size}
 	if op.Kind == channel.View {
-		in.mem = append(op.Mem[:0], kolo.HostMemory(l.d.pool.get(op.Size)))
-		op.Mem = in.mem
+		op.Mem = op.Mem[:0]
 	}
 	l.coming[h.id] = in
 	l.tell(header{kind: ready, id: h.id})
@@ -304,7 +321,7 @@ func (l *link) abort(t channel.Turn, group uint64, cause error) {
 	}
 	if l.wire != nil {
 		l.wire.queue = slices.DeleteFunc(l.wire.queue, func(f frame) bool {
-			if f.op == nil || !of(f.op) || f.h.kind == part { // which the peer has asked for
+			if f.op == nil || !of(f.op) {
 				return false
 			}
 			l.room += f.op.Size + overhead
@@ -419,12 +436,14 @@ func (l *link) finish(err, cause error, keep bool, done *endings) {
 		}
 		w.queue = nil
 	}
-	for _, o := range l.parts {
-		if o.users == 0 {
-			done.add(o.op, cause)
+	for _, list := range [][]*outgoing{l.parts, l.pieces} {
+		for _, o := range list {
+			if o.users == 0 {
+				done.add(o.op, cause)
+			}
 		}
 	}
-	l.parts = nil
+	l.parts, l.pieces = nil, nil
 	kept := l.early[:0]
 	for _, e := range l.early {
 		if keep && e.h.kind == eager {
@@ -461,10 +480,31 @@ func (l *link) undo(in *incoming, cause error, done *endings) {
 
 // unview takes the memory of a View back.
 func (l *link) unview(in *incoming) {
-	if in.op.Kind == channel.View {
+	if in.op.Kind == channel.View && len(in.op.Mem) > 0 {
 		l.d.pool.put(in.mem[0].Host)
 		in.op.Mem = in.op.Mem[:0]
 	}
+}
+
+// place is where a part goes: the memory of its receive, or of a View that is made for it; nil
+// if the View takes the part in pieces. mu is held.
+func (l *link) place(in *incoming, h *header, dst [][]byte, pieces bool) ([][]byte, error) {
+	if op := in.op; op.Kind == channel.View {
+		switch {
+		case op.Take != nil && pieces && len(op.Mem) == 0:
+			if h.offset%pieceAlign != 0 || h.size%pieceAlign != 0 && h.offset+h.size < op.Size {
+				return nil, malformed("a piece of %d bytes at %d", h.size, h.offset)
+			}
+			op.Taken = true
+			return nil, nil
+		case op.Taken:
+			return nil, malformed("a message by two ways")
+		case len(op.Mem) == 0:
+			op.Mem = append(op.Mem, kolo.HostMemory(l.d.pool.get(op.Size)))
+			in.mem = op.Mem
+		}
+	}
+	return spread(dst, in.mem, h.offset, h.size), nil
 }
 
 // take removes and returns the first op with the key, or nil.

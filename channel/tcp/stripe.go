@@ -27,11 +27,12 @@ func (l *link) cleared(id uint64) {
 		return
 	}
 	delete(l.offers, id)
+	o := &outgoing{op: op, id: id}
 	if l.inline(op.Size) {
-		l.wire.queue = append(l.wire.queue, frame{h: header{kind: part, dtype: op.DType, id: id, size: op.Size}, op: op})
+		l.pieces = append(l.pieces, o)
 		return
 	}
-	l.parts = append(l.parts, &outgoing{op: op, id: id})
+	l.parts = append(l.parts, o)
 	l.data.more.Broadcast()
 	if l.data.started {
 		return
@@ -43,11 +44,12 @@ func (l *link) cleared(id uint64) {
 	}
 }
 
-// inline says whether a message goes, once it is cleared, in one part on the control
-// connection: where that is polled, so that a rank which waits moves the bytes itself.
-// Else, and from where a second thread is worth its wake-up, they go on data connections. mu is held.
+// inline says whether a message goes, once it is cleared, on the control connection: where
+// that is polled, so that a rank which waits moves the bytes itself. Else, and from where a
+// second thread is worth its wake-up, they go on data connections. Between processes that have
+// a processor each, or less, it never is: it would be the other's. mu is held.
 func (l *link) inline(size int64) bool {
-	return l.wire != nil && l.wire.sock.polled() && size <= int64(l.d.cfg.Inline)
+	return l.wire != nil && l.wire.sock.polled() && (size <= int64(l.d.cfg.Inline) || l.near && l.d.poller.lone.Load())
 }
 
 // carry opens a data connection and sends parts on it, until the link ends.
@@ -111,12 +113,10 @@ func (l *link) nextPart() (o *outgoing, off, n int64) {
 		return nil, 0, 0
 	}
 	o = l.parts[0]
-	off, n = o.next, min(maxPart, o.op.Size-o.next)
-	if o.next += n; o.next == o.op.Size {
+	if off, n = o.take(maxPart); o.next == o.op.Size {
 		l.parts[0] = nil
 		l.parts = l.parts[1:]
 	}
-	o.users++
 	return o, off, n
 }
 
@@ -128,16 +128,22 @@ func (l *link) sentPart(o *outgoing, err error) {
 		o.bad = true
 		l.lose(fmt.Errorf("write data: %w", err), &done)
 	}
-	if o.users--; o.users == 0 {
-		switch {
-		case o.next == o.op.Size && !o.bad:
-			done.add(o.op, nil)
-		case l.err != nil:
-			done.add(o.op, l.cause)
-		}
-	}
+	l.letGo(o, &done)
 	l.mu.Unlock()
 	done.complete(nil)
+}
+
+// letGo takes note that a connection has done with a part of a message. mu is held.
+func (l *link) letGo(o *outgoing, done *endings) {
+	if o.users--; o.users > 0 {
+		return
+	}
+	switch {
+	case o.next == o.op.Size && !o.bad:
+		done.add(o.op, nil)
+	case l.err != nil:
+		done.add(o.op, l.cause)
+	}
 }
 
 // receive reads parts until the connection ends.
@@ -223,7 +229,7 @@ func (s *stripe) begin(h *header, dst [][]byte) ([][]byte, error) {
 		return nil, err
 	}
 	s.in = in
-	return spread(dst, in.mem, h.offset, h.size), nil
+	return l.place(in, h, dst, false)
 }
 
 // beginPart is the message whose part is coming. mu is held.

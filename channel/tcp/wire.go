@@ -24,6 +24,7 @@ type wire struct {
 
 	batch   [][]byte      // what is being written: headers and small bodies in scratch, others in place
 	ops     []*channel.Op // which have been sent when batch is written
+	piece   *outgoing     // of which batch has a piece
 	scratch []byte
 	writing bool // a goroutine writes batch
 	blocked bool // the kernel takes no more; the poller tells when it does
@@ -66,6 +67,11 @@ const (
 	scratchSize = 16 << 10
 	copyUpTo    = 4 << 10 // a body of this size is copied behind its header
 	maxPieces   = 512
+
+	// A large message goes in pieces of this size, between which other frames go, and which the
+	// receiver folds while they are in its cache.
+	pieceSize  = 256 << 10
+	pieceAlign = 64 // see channel.Op.Take
 )
 
 // attach makes conn the link's control connection. mu is held.
@@ -172,6 +178,10 @@ func (w *wire) sent(done *endings) {
 	}
 	clear(w.ops)
 	w.ops, w.scratch = w.ops[:0], w.scratch[:0]
+	if o := w.piece; o != nil {
+		w.piece = nil
+		w.l.letGo(o, done)
+	}
 }
 
 // fill makes a batch of what is queued, if there is none in progress. It says whether
@@ -199,10 +209,7 @@ func (w *wire) fill() bool {
 			break
 		}
 		if f.h.kind != credit || w.l.owed > 0 {
-			f.h.credit, w.l.used, w.l.owed = w.l.owed, w.l.used-w.l.owed, 0
-			w.l.telling = false
-			w.scratch = w.scratch[:len(w.scratch)+headerSize]
-			f.h.encode(w.scratch[len(w.scratch)-headerSize:])
+			w.head(&f.h)
 		}
 		w.scratch = append(w.scratch, f.text...)
 		if f.op != nil {
@@ -220,7 +227,27 @@ func (w *wire) fill() bool {
 	}
 	piece()
 	w.queue = slices.Delete(w.queue, 0, n)
+	if l := w.l; len(l.pieces) > 0 && len(w.batch) < maxPieces && len(w.scratch)+headerSize <= scratchSize {
+		o := l.pieces[0]
+		h := header{kind: part, dtype: o.op.DType, id: o.id}
+		if h.offset, h.size = o.take(pieceSize); o.next == o.op.Size {
+			l.pieces[0] = nil
+			l.pieces = l.pieces[1:]
+		}
+		w.head(&h)
+		piece()
+		w.batch = spread(w.batch, o.op.Mem, h.offset, h.size)
+		w.piece = o
+	}
 	return len(w.batch) > 0
+}
+
+// head appends a header to scratch, with what is owed to the peer.
+func (w *wire) head(h *header) {
+	h.credit, w.l.used, w.l.owed = w.l.owed, w.l.used-w.l.owed, 0
+	w.l.telling = false
+	w.scratch = w.scratch[:len(w.scratch)+headerSize]
+	h.encode(w.scratch[len(w.scratch)-headerSize:])
 }
 
 // writable is called by the poller.
@@ -284,6 +311,7 @@ func (w *wire) disown() {
 // read takes what has come and completes what that ends. The caller owns the wire. No
 // bytes and no error: there is nothing for now.
 func (w *wire) read() (int, error) {
+	w.p.lean = w.l.bulk.Load()
 	space := w.p.space()
 	n, err := w.sock.read(space)
 	w.full = n >= size(space)
@@ -305,6 +333,7 @@ func (w *wire) read() (int, error) {
 	default:
 		err = w.p.filled(n)
 		l.flush(&w.done)
+		l.foresee()
 	}
 	if err != nil {
 		l.lose(err, &w.done)
@@ -386,6 +415,10 @@ func (w *wire) bury(done *endings) {
 			done.add(op, w.l.cause)
 		}
 		w.ops, w.batch = nil, nil
+		if o := w.piece; o != nil {
+			w.piece, o.bad = nil, true
+			w.l.letGo(o, done)
+		}
 	}
 	if !w.reading {
 		w.l.wreck(done)
@@ -436,7 +469,12 @@ func (l *link) begin(h *header, dst [][]byte) ([][]byte, error) {
 			return nil, err
 		}
 		l.now = landing{on: true, in: in}
-		return spread(dst, in.mem, h.offset, h.size), nil
+		dst, err = l.place(in, h, dst, true)
+		if in.op.Taken {
+			l.now.buf = l.d.pool.get(h.size)
+			dst = append(dst, l.now.buf)
+		}
+		return dst, err
 	}
 	return nil, nil
 }
@@ -482,6 +520,10 @@ func (l *link) end(h *header) error {
 		return l.keep(early{h: *h})
 	case part:
 		in := l.now.in
+		if in.op.Taken {
+			in.op.Take(h.offset, l.now.buf)
+			l.d.pool.put(l.now.buf)
+		}
 		l.now = landing{}
 		l.endPart(in, done)
 	case ready:
