@@ -682,6 +682,46 @@ func TestMessageToARankThatIsLeavingSaysThatItHasLeft(t *testing.T) {
 	}
 }
 
+// Nor is a connection between windows lost where its target has left and the word of it is
+// on its way.
+func TestConnectionToARankThatIsLeavingSaysThatItHasLeft(t *testing.T) {
+	for _, told := range []bool{true, false} {
+		t.Run(fmt.Sprint("told ", told), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := openParts(t, []int{0, 1}, rank.Config{Timeout: 5 * time.Second})
+				defer s.close(t)
+				there, err := s.worlds[1].NewWindow(rank.WindowConfig{Name: "kv"})
+				require.NoError(t, err)
+				region, err := there.Register("all", kolo.HostMemory(make([]byte, 100)))
+				require.NoError(t, err)
+				require.NoError(t, there.Listen())
+				here, err := s.worlds[0].NewWindow(rank.WindowConfig{Name: "kv"})
+				require.NoError(t, err)
+				target, err := here.Connect(t.Context(), 1)
+				require.NoError(t, err)
+				put := func() *rank.Transfer {
+					return target.PutAsync([]rank.TransferDesc{{Local: kolo.HostMemory(make([]byte, 100)), Region: region.Key}})
+				}
+				require.NoError(t, put().Wait(t.Context()))
+				s.lines[0].hold()
+				require.NoError(t, s.worlds[1].Close(t.Context()))
+				synctest.Wait()
+				start, x := time.Now(), put()
+				synctest.Wait()
+				want, after := kolo.ErrLeft, time.Duration(0)
+				if told {
+					s.lines[0].release()
+				} else {
+					want, after = kolo.ErrLost, 250*time.Millisecond
+				}
+				require.ErrorIs(t, x.Wait(t.Context()), want)
+				require.Equal(t, after, time.Since(start))
+				s.lines[0].release()
+			})
+		})
+	}
+}
+
 // A rank that closes its world while a message waits for the word why its link has
 // broken ends that message.
 func TestCloseEndsAMessageWhoseLinkHasBroken(t *testing.T) {

@@ -234,7 +234,7 @@ func (a *rankActor) welcome(g *Target, m *greeting) {
 		}
 		g.line = newLine(c, g.conn, laneToTarget, laneToOrigin)
 		g.line.hear = func(r record) error { return a.answer(g, r) }
-		g.line.broke = func(err error) { a.failTarget(g, err, true) }
+		g.line.broke = func(err error) { a.breakTarget(g, err) }
 		g.line.listen()
 	}
 	g.regions, g.byKey = m.regions, map[uint64]*Region{}
@@ -281,6 +281,19 @@ func (a *rankActor) failTarget(g *Target, cause error, tell bool) {
 		}
 	}
 	if a.forget(g); len(g.open) > 0 {
+		a.p.watch.arm(g.patience)
+	}
+}
+
+// breakTarget ends a connection whose link has failed. One that is lost has a moment to be
+// explained, as that of a message: whether the peer has left is told by a control message,
+// which may come a little later.
+func (a *rankActor) breakTarget(g *Target, err error) {
+	switch {
+	case !errors.Is(err, kolo.ErrLost) || a.closed != nil:
+		a.failTarget(g, err, true)
+	case g.loss == nil && g.ended.Load() == nil:
+		g.loss, g.patience = err, a.p.now().Add(lossTime)
 		a.p.watch.arm(g.patience)
 	}
 }
@@ -377,9 +390,9 @@ func (d *data) Complete(op *channel.Op) {
 	a := g.win.world.actor
 	x.moving = false
 	if op.Err != nil {
-		a.failTarget(g, op.Err, true)
+		a.breakTarget(g, op.Err)
 	}
-	if x.answered || g.ended.Load() != nil {
+	if x.answered && op.Err == nil || g.ended.Load() != nil {
 		a.finish(x)
 	}
 }
@@ -437,6 +450,14 @@ func (a *rankActor) tickOneSided(now time.Time) {
 	for _, g := range a.targets {
 		if g.ended.Load() != nil {
 			a.giveUp(g, now)
+			continue
+		}
+		if g.loss != nil {
+			if now.Before(g.patience) {
+				a.p.watch.arm(g.patience)
+				continue
+			}
+			a.failTarget(g, g.loss, true)
 			continue
 		}
 		for _, x := range g.open {

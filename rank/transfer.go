@@ -47,7 +47,8 @@ type Target struct {
 	open     map[uint64]*Transfer
 	order    notices
 	last     uint64
-	patience time.Time // when what is left is given up, after the connection has ended
+	patience time.Time // when what is left is given up, after the connection has ended, or loss is its cause
+	loss     error     // its link has broken
 	made     bool
 }
 
