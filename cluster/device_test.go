@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"testing"
 	"time"
@@ -222,6 +223,27 @@ func TestSettingsOfRoCE(t *testing.T) {
 	for _, err := range errs {
 		require.ErrorIs(t, err, kolo.ErrArgument)
 		require.ErrorContains(t, err, "HCCL_RDMA_RETRY_CNT")
+	}
+}
+
+// HCCL's variables reach the control plane and the tcp driver, also under TLS.
+func TestSettingsOfTCP(t *testing.T) {
+	env := map[string]string{"HCCL_IF_IP": "127.0.0.1"}
+	c := Config{Transport: "tcp", Getenv: func(name string) string { return env[name] }}
+	list := together(t, c, 1, 1)
+	require.Equal(t, []string{"127.0.0.1"}, list[0].Members()[1].Addresses)
+	closeAll(t, worldsOf(list))
+	env = map[string]string{"HCCL_SOCKET_IFNAME": "nosuch"}
+	for _, advertise := range [][]string{nil, {"127.0.0.1"}} { // of the control plane; the driver has its own choice
+		for _, secret := range []*tls.Config{nil, certificates(t)} {
+			w := tlsWorld(t, secret)
+			w.Advertise, w.Getenv = advertise, c.Getenv
+			_, errs := tryTogether(t, w, 1, 1)
+			for _, err := range errs {
+				require.ErrorIs(t, err, kolo.ErrArgument)
+				require.ErrorContains(t, err, `HCCL_SOCKET_IFNAME) "nosuch"`)
+			}
+		}
 	}
 }
 

@@ -26,9 +26,10 @@
 //
 // The job is KOLO_JOB, TORCHELASTIC_RUN_ID, or the number that Slurm or Open MPI gives; the
 // attempt TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT. HCCL_IF_IP is what is told to
-// the others as this host's address, HCCL_CONNECT_TIMEOUT how many seconds Join waits.
+// the others as this host's address, or HCCL_SOCKET_IFNAME chooses the interfaces whose
+// addresses are told (see tcp.Config.Interfaces); HCCL_CONNECT_TIMEOUT is how many seconds Join waits.
 //
-// Drivers read what is theirs: roce HCCL_IF_IP, HCCL_RDMA_TC, HCCL_RDMA_TIMEOUT,
+// Drivers read what is theirs: tcp those three; roce HCCL_IF_IP, HCCL_RDMA_TC, HCCL_RDMA_TIMEOUT,
 // HCCL_RDMA_RETRY_CNT, HCCL_RDMA_QPS_PER_CONNECTION and HCCL_MULTI_QP_THRESHOLD. How the
 // World runs is Config.Rank alone; rank.ConfigFromEnv makes one of HCCL_ALGO and the like.
 package cluster

@@ -180,7 +180,12 @@ func openDrivers(c channel.Config, transport string, here *Host, secret *tls.Con
 // under it, or the driver is refused.
 func openDriver(name string, c channel.Config, secret *tls.Config) (channel.Driver, error) {
 	if secret != nil && name == "tcp" {
-		return tcp.Config{TLS: secret}.New(c)
+		t, err := tcp.ConfigFromEnv(c.Getenv)
+		if err != nil {
+			return nil, err
+		}
+		t.TLS = secret
+		return t.New(c)
 	}
 	d, err := channel.Open(name, c)
 	if err != nil || secret == nil || d.Link() <= kolo.LinkSHM {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel/tcp"
 )
 
 // fromEnv fills in what is zero from the environment, as doc.go says.
@@ -48,6 +49,15 @@ func (c *Config) fromEnv() error {
 			return fmt.Errorf("%w: HCCL_IF_IP=%q is no address", kolo.ErrArgument, v)
 		}
 		c.Advertise = []string{v}
+	}
+	if c.Getenv("HCCL_SOCKET_IFNAME") != "" && c.Advertise == nil {
+		t, err := tcp.ConfigFromEnv(c.Getenv)
+		if err != nil {
+			return err
+		}
+		if c.Advertise, err = t.Addresses(); err != nil {
+			return err
+		}
 	}
 	if v := c.Getenv("HCCL_CONNECT_TIMEOUT"); v != "" && c.Timeout == 0 {
 		n, err := strconv.ParseUint(v, 10, 31)

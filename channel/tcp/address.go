@@ -114,6 +114,23 @@ func nics() ([]nic, error) {
 // host itself, and have the same addresses on many hosts.
 var bridges = []string{"docker", "br-", "virbr", "veth", "cni", "flannel", "cali", "podman", "lxc", "lxd", "tun", "tap"}
 
+// Addresses are those of this host that a driver of this Config tells others, but for
+// loopback, as text. An error says that there is none which it chooses.
+func (c Config) Addresses() ([]string, error) {
+	all, err := nics()
+	if err != nil {
+		return nil, err
+	}
+	known, _, err := choose(&c, all)
+	var list []string
+	for _, a := range known {
+		if !a.IsLoopback() {
+			list = append(list, a.String())
+		}
+	}
+	return list, err
+}
+
 // choose takes the addresses to tell from what the host has, and says why. Interfaces
 // that usually are no way to another host come last, where they were not asked for.
 func choose(c *Config, all []nic) (known []netip.Addr, why string, err error) {
