@@ -24,6 +24,9 @@ func anyRequest(rng *rand.Rand, n int, memory func(r kolo.Rank, size int64) []by
 	if dtype.Float() && rng.IntN(4) == 0 {
 		op = kolo.PreMulSum(0.75)
 	}
+	if k.Reduces() && op.Check(dtype) != nil { // an element that is moved and not computed with
+		dtype, op = kolo.BFloat16, kolo.Sum
+	}
 	root, most := kolo.Rank(rng.IntN(n)), 1<<rng.IntN(17)
 	inPlace := rng.IntN(2) == 0
 	matrix := make([]int64, n*n) // what each sends to each

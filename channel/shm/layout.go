@@ -144,8 +144,8 @@ func (l *layout) pack(s *seats, blocks uint64) bool {
 	return blocks == 0 || !l.twice || results <= s.block
 }
 
-// unitOf is the size of the slices of a part: of whole elements and, where they are not
-// small, of whole cache lines.
+// unitOf is the size of the slices of a part: of whole elements, those excepted that are only
+// moved, and of whole cache lines where they are not small.
 func unitOf(n, blocks int64) int64 {
 	if blocks == 0 {
 		return n
