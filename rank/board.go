@@ -33,8 +33,16 @@ func (f *far) post(rd *round) {
 		f.stage = stageIn
 		f.stageParts()
 	default:
+		h.learn(rd)
 		f.give()
 	}
+}
+
+// again does the round that was done before once more.
+func (f *far) again() {
+	f.algorithm = fabricName
+	f.posted, f.stage = true, stageNone
+	f.give()
 }
 
 // parts makes the parts of the round, as fabric does for the ranks of one process.

@@ -449,7 +449,11 @@ func (h *hub) startJob() {
 func (h *hub) begin(rd *round) {
 	if h.repeats(rd) {
 		h.running = true
-		h.startJob()
+		if h.far != nil {
+			h.far.again()
+		} else {
+			h.startJob()
+		}
 		return
 	}
 	h.made = h.made[:0]

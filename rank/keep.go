@@ -94,7 +94,8 @@ func (h *hub) learn(rd *round) {
 	if h.plans.trial != nil || h.p.cfg.Diagnose != 0 {
 		return
 	}
-	for _, t := range rd.tickets {
+	for _, r := range h.mine {
+		t := rd.tickets[r]
 		if !t.kept {
 			h.made = h.made[:0]
 			return
@@ -103,14 +104,16 @@ func (h *hub) learn(rd *round) {
 	}
 }
 
-// repeats says whether a round is of the same calls as the job. They agree then, and
-// what was chosen for them and the job itself are as good as they were.
+// repeats says whether a round is of the same calls as the job, or as the round of the
+// medium between processes. They agree then, and what was chosen for them and the job
+// itself are as good as they were.
 func (h *hub) repeats(rd *round) bool {
 	if len(h.made) == 0 {
 		return false
 	}
-	for r, t := range rd.tickets {
-		if m := &h.made[r]; m.t != t || m.edition != t.edition {
+	for i, r := range h.mine {
+		t := rd.tickets[r]
+		if m := &h.made[i]; m.t != t || m.edition != t.edition {
 			return false
 		}
 	}
