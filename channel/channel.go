@@ -102,6 +102,15 @@ func (c *Channel) Close(cause error) {
 // actors of the channel's own shard.
 func (c *Channel) Traffic() (posts, bytes int64) { return c.posts, c.bytes }
 
+// Carried is what the Conn has carried so far, in bytes, both ways; 0 if it does not
+// count. It is called by actors of the channel's own shard.
+func (c *Channel) Carried() int64 {
+	if m, ok := c.conn.(Meter); ok && c.lost == nil {
+		return m.Carried()
+	}
+	return 0
+}
+
 func (c *Channel) tell(m message) error { return c.self.From(c.shard).Tell(m) }
 
 // refuse ends an op that the actor's mailbox did not take.

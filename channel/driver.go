@@ -168,6 +168,23 @@ type Conn interface {
 	Close(t Turn, cause error)
 }
 
+// Meter is a Conn that counts what it carries, while it does.
+type Meter interface {
+	Conn
+	// Carried is how many bytes have gone and come on the link so far, what the driver
+	// itself adds among them. It grows while an op is under way and never falls.
+	Carried() int64
+}
+
+// Gauge is a Board that tells how far its round is.
+type Gauge interface {
+	Board
+	// Level is how many of the round's blocks are done, of how many, and which ranks, by
+	// their place in the list that the board was made of, have not done what the next block
+	// needs. Without a round all is 0.
+	Level(t Turn) (done, all int64, behind []int)
+}
+
 // Config is what a driver is made with.
 type Config struct {
 	Job    string // identifies the world; two worlds never meet

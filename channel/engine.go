@@ -141,6 +141,17 @@ type JobState struct {
 	Err   atomic.Pointer[error]
 }
 
+// Blocks is how many blocks of a job that runs are done, and of how many; 0 of 0 where the
+// engine does not cut jobs into blocks. It is for who has started the job.
+func (j *Job) Blocks() (done, all int64) {
+	s, last := &j.State, len(j.Parts)-1
+	if s.Block == 0 || last < 0 || len(s.First) != len(j.Parts) {
+		return 0, 0
+	}
+	all = int64(s.First[last]) + (j.Parts[last].Len()+s.Block-1)/s.Block
+	return max(all-s.Left.Load(), 0), all
+}
+
 // Side is one half of a job's blocks: end<<32 | next.
 type Side struct {
 	claim atomic.Uint64

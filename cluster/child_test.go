@@ -63,6 +63,8 @@ func child(what string) int {
 		err = windowRank(ctx, w, device)
 	case "loop":
 		err = loopUntilLost(ctx, w)
+	case "health":
+		err = watchOneCall(ctx, w)
 	case "tune":
 		err = tuneAndUse(ctx, p)
 	}
@@ -111,6 +113,37 @@ func loopUntilLost(ctx context.Context, w *rank.World) error {
 		}
 	}
 	return goOn(ctx, w)
+}
+
+// watchOneCall makes an AllReduce and tells how it looks: that bytes of a step move, that
+// nothing does, and that it was lost.
+func watchOneCall(ctx context.Context, w *rank.World) error {
+	work := rank.AllReduceAsync(w.Group(), make([]float32, 16<<20), kolo.Sum)
+	var before []rank.Progress
+	moved, stuck := false, false
+	for tick := time.Tick(300 * time.Millisecond); ; {
+		select {
+		case <-work.Done():
+			fmt.Println("LOST", time.Now().UnixNano(), work.Wait(ctx))
+			return nil
+		case <-tick:
+		}
+		now, err := w.Progress(ctx)
+		if err != nil {
+			return err
+		}
+		list := rank.Stuck(before, now)
+		switch {
+		case len(before) != 1 || len(now) != 1:
+		case len(list) > 0 && moved && !stuck:
+			fmt.Println("STUCK", time.Now().UnixNano(), list[0])
+			stuck = true
+		case len(list) == 0 && !moved && now[0].StepsDone == before[0].StepsDone:
+			fmt.Println("MOVES", now[0])
+			moved = true
+		}
+		before = now
+	}
 }
 
 // everyCollective makes each collective, and AllReduces of some sizes, and looks at the answers.

@@ -120,6 +120,31 @@ func TestHostThatIsCutOffIsNamedInTime(t *testing.T) {
 	}
 }
 
+// Over a slow link a step of a call takes seconds, and what its driver carries shows that it
+// moves. When a host is cut off, the calls stand, and the ranks that wait for it say so, long
+// before the heartbeats have missed it.
+func TestSlowCallMovesAndOneThatIsCutOffStands(t *testing.T) {
+	t.Parallel()
+	l := netlab.New(t, 2, netlab.Config{})
+	l.Rate(1, "50mbit")
+	list := onHosts(t, l, "health", []place{{0, "0"}, {1, "1"}})
+	for _, o := range list {
+		require.Contains(t, o.wait(t, "MOVES", 40*time.Second), "bytes carried so far")
+	}
+	at := time.Now()
+	l.Cut(1)
+	for r, o := range list {
+		said := o.wait(t, "STUCK", 20*time.Second)
+		var ns int64
+		_, err := fmt.Sscan(said, &ns)
+		require.NoError(t, err)
+		t.Logf("%v: %s", time.Unix(0, ns).Sub(at), said)
+		require.Less(t, time.Unix(0, ns).Sub(at), 2*time.Second)
+		require.Contains(t, said, fmt.Sprintf("for rank %d, ", 1-r))
+		o.wait(t, "LOST", 20*time.Second)
+	}
+}
+
 // Only the way between two of three hosts is cut. Both name each other, the third hears of it,
 // and all three are of one mind about who goes on.
 func TestHostsThatOnlyMissEachOtherAgreeOnWhoIsLeft(t *testing.T) {

@@ -236,6 +236,9 @@ func (m *Machine) Running() int { return m.open }
 // Progress is the number of steps that have ended, and of all.
 func (m *Machine) Progress() (ended, all int) { return len(m.wait) - m.left, len(m.wait) }
 
+// State says whether step i has begun, and whether it has ended.
+func (m *Machine) State(i int) (begun, ended bool) { return m.wait[i] < 0, m.wait[i] == -2 }
+
 // Waiting appends the steps that have begun and not ended, for a diagnosis.
 func (m *Machine) Waiting(dst []int) []int {
 	for i, w := range m.wait {

@@ -98,6 +98,10 @@ func (a *rankActor) refuse(from *actor.Shard, m message, err error) {
 		m.hub.tell(from, m)
 	case *inquiry:
 		m.answer(from)
+	case *query:
+		m.answer(a.who())
+	case *runQuery:
+		m.q.answer(a.who(), m.p)
 	case *ticket:
 		if m.stream != nil {
 			m.stream.turn = from
@@ -161,6 +165,10 @@ func (a *rankActor) Handle(m message) error {
 		a.post(m)
 	case *inquiry:
 		a.inquired(m)
+	case *query:
+		a.look(m)
+	case *runQuery:
+		m.look()
 	case *lost:
 		a.lose(m)
 	case tick:

@@ -198,20 +198,18 @@ func (h *hub) endAll(rd *round, seq uint64) {
 	}
 }
 
-// waiting notes that a rank waits for its call from now on, and so how long the
-// deadline is off. A call that has ended by then does no harm.
+// waiting notes that a rank waits for its call from now on, for who asks how far it is, and
+// so how long the deadline is off. A call that has ended by then does no harm.
 func (t *ticket) waiting() {
 	h := t.group.hub
 	if t.since.Load() != 0 || isMessage(t.call.Collective) {
 		return
 	}
-	look := h.firstLook()
-	if look == 0 {
-		return
-	}
 	now := h.p.now()
 	t.since.Store(int64(now.Sub(h.p.began)) + 1)
-	h.p.watch.arm(now.Add(look))
+	if look := h.firstLook(); look > 0 {
+		h.p.watch.arm(now.Add(look))
+	}
 }
 
 // opens sets when the first rank of a round began to wait, if nobody has yet.

@@ -24,6 +24,11 @@
 // returning from Run's function, tells the others at once: a call that then misses a
 // member is kolo.ErrLeft. Nothing ever ends the process.
 //
+// # Health
+//
+// World.Progress says of each call that has not ended how far it has come and on whom it
+// waits, from any goroutine and at no cost to the call; Stuck compares two such looks.
+//
 // # Memory
 //
 // A buffer belongs to the runtime from the call until it returns, or until Wait

@@ -52,6 +52,33 @@ func ExampleConfig_Run() {
 	// <nil>
 }
 
+// A health check looks twice at what a rank does: a call that has not moved in between says
+// whom it waits for, long before its deadline.
+func ExampleWorld_Progress() {
+	seen := make(chan struct{})
+	err := rank.Run(context.Background(), 2, func(ctx context.Context, w *rank.World) error {
+		if w.Rank() == 1 {
+			w.Busy("loading a checkpoint")
+			<-seen
+		}
+		work := rank.AllReduceAsync(w.Group(), make([]float32, 1000), kolo.Sum)
+		if w.Rank() == 0 {
+			before, _ := w.Progress(ctx) // an error names an actor that does not answer
+			<-time.After(time.Second / 100)
+			now, _ := w.Progress(ctx)
+			for _, p := range rank.Stuck(before, now) {
+				fmt.Println(p.Call.Collective, p.Phase, p.Waits[0].For, p.Waits[0].Peers)
+			}
+			close(seen)
+		}
+		return work.Wait(ctx)
+	})
+	fmt.Println(err)
+	// Output:
+	// AllReduce gathering call [rank 1]
+	// <nil>
+}
+
 // Two groups of four ranks: pairs that share a tensor, and their counterparts.
 func ExampleWorld_NewGroup() {
 	err := rank.Run(context.Background(), 4, func(ctx context.Context, w *rank.World) error {

@@ -278,6 +278,8 @@ func (h *hub) refuse(from *actor.Shard, m hubMessage, err error) {
 		if m.hub != h {
 			m.answer(from)
 		}
+	case *query:
+		m.answer(h.who())
 	case *leave:
 		if m.done != nil {
 			close(m.done)
@@ -335,6 +337,9 @@ func (h *hub) Handle(m hubMessage) error {
 		return nil
 	case *produced:
 		h.producerCame(m)
+		return nil
+	case *query:
+		h.look(m)
 		return nil
 	}
 	h.takeAll()

@@ -139,27 +139,15 @@ func (r *run) abort(cause error) {
 
 // waiting says which step the run waits for.
 func (r *run) waiting() string {
-	ended, all := r.machine.Progress()
-	for _, i := range r.machine.Waiting(nil) {
-		st := &r.program.Steps[i]
-		if st.Op == plan.Recv || st.Op == plan.RecvReduce || st.Op == plan.Send {
-			var peers []kolo.Rank
-			for _, q := range st.Peers {
-				peers = append(peers, r.program.Peer(q))
-			}
-			spans := st.Dst
-			if st.Op == plan.Send {
-				spans = st.Src
-			}
-			var n int64
-			for _, s := range r.layout.Segments(nil, r.program.Program, spans) {
-				n += s.Len
-			}
-			return fmt.Sprintf("rank %d waits in step %d of %d (%v of %d bytes, %s) for rank %s, %d steps done",
-				int(r.rank), i, all, st.Op, n, r.program.Algorithm, kolo.RankList(peers), ended)
+	var p Progress
+	r.look(&p)
+	for i := range p.Waits {
+		if w := &p.Waits[i]; len(w.Peers) > 0 {
+			return fmt.Sprintf("rank %d waits in step %d of %d (%s of %d bytes, %s) for rank %s, %d steps done",
+				int(r.rank), w.Step, p.Steps, w.For, w.Bytes, p.Algorithm, kolo.RankList(w.Peers), p.StepsDone)
 		}
 	}
-	return fmt.Sprintf("rank %d has done %d of %d steps of %s", int(r.rank), ended, all, r.program.Algorithm)
+	return fmt.Sprintf("rank %d has done %d of %d steps of %s", int(r.rank), p.StepsDone, p.Steps, p.Algorithm)
 }
 
 // begin starts step i.

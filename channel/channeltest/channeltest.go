@@ -83,6 +83,7 @@ func checks() []check {
 		{"Self", checkSelf},
 		{"Turns", checkTurns},
 		{"Large", checkLarge},
+		{"Carried", checkCarried},
 		{"View", checkView},
 		{"ViewInPieces", checkViewInPieces},
 		{"ViewsOutOfOrder", checkViewsOutOfOrder},

@@ -211,3 +211,27 @@ func checkLarge(t testing.TB, k Kit) {
 		same(t, fmt.Sprintf("%v to %v", m.s.at.id, m.r.at.id), m.buf, m.stream)
 	}
 }
+
+// checkCarried asks a driver that counts what it carries: a message has been counted when
+// it is there.
+func checkCarried(t testing.TB, k Kit) {
+	w := newWorld(t, k, 2)
+	s := w.send(0, 1, key(1), data(10, 1))
+	w.recv(1, 0, key(1), make([]byte, 10)).ok()
+	s.ok()
+	if w.carried(1, 0) == 0 {
+		t.Skip("the driver does not count what it carries")
+	}
+	for i, n := range []int{1000, 64 << 10, 4<<20 + 5} {
+		before := w.carried(1, 0)
+		s := w.send(0, 1, key(uint64(2+i)), data(n, uint64(i)))
+		w.recv(1, 0, key(uint64(2+i)), make([]byte, n)).ok()
+		s.ok()
+		if got := w.carried(1, 0) - before; got < int64(n) {
+			t.Errorf("%s: the receiver's end has counted %d bytes more", sizeName(n), got)
+		}
+		if n > 1<<20 && w.carried(0, 1) == 0 { // what acknowledges a small message may come later
+			t.Errorf("%s: the sender's end has counted nothing", sizeName(n))
+		}
+	}
+}

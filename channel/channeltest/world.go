@@ -212,6 +212,12 @@ func (r *rank) link(peer kolo.Rank) *channel.Channel {
 	return c
 }
 
+// carried is what rank a's end of the link to b has carried.
+func (w *world) carried(a, b kolo.Rank) (n int64) {
+	w.ranks[a].do(func() { n = w.ranks[a].link(b).Carried() })
+	return n
+}
+
 // abort aborts a group on the link to a peer.
 func (r *rank) abort(peer kolo.Rank, group uint64, cause error) {
 	r.do(func() { r.link(peer).Abort(group, cause) })

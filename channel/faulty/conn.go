@@ -148,6 +148,14 @@ func (c *conn) exited(err error) {
 // Release gives back the memory of a View.
 func (c *conn) Release(t channel.Turn, op *channel.Op) { c.inner.Release(t, op) }
 
+// Carried is what the link below has carried, if it counts.
+func (c *conn) Carried() int64 {
+	if m, ok := c.inner.(channel.Meter); ok {
+		return m.Carried()
+	}
+	return 0
+}
+
 // Abort completes the late messages of the group too.
 func (c *conn) Abort(t channel.Turn, group uint64, cause error) {
 	var ops []*channel.Op

@@ -170,6 +170,7 @@ func (l *link) arrived(e *event) {
 	now := l.d.now()
 	l.timing.heard = now
 	l.input += e.end * len(e.buf.places[0])
+	l.carried.Add(int64(e.end * len(e.buf.places[0])))
 	for k := range e.end {
 		if i >= len(l.pairs) {
 			return // the link has ended

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kolo-ccl/kolo"
@@ -90,7 +91,8 @@ type link struct {
 	domain   *rc.Domain
 	pairs    []*pair
 	done     []ending
-	input    int // bytes that came in this round
+	input    int          // bytes that came in this round
+	carried  atomic.Int64 // that came ever
 	timing   times
 	traffic  traffic
 	refusals int // packets after the end that were answered
@@ -194,6 +196,10 @@ func (l *link) Release(_ channel.Turn, op *channel.Op) {
 		m.free()
 	}
 }
+
+// Carried counts the packets that have come: of what goes, the acknowledgements. What is
+// sent again and again is no progress.
+func (l *link) Carried() int64 { return l.carried.Load() }
 
 // Abort ends the ops of a group that have not met their other end.
 func (l *link) Abort(t channel.Turn, group uint64, cause error) {
@@ -475,6 +481,7 @@ func (l *link) receive(e *event) {
 	now := l.d.now()
 	l.timing.heard = now
 	l.input += e.end - e.begin
+	l.carried.Add(int64(e.end - e.begin))
 	last := -1
 	for at := e.begin; at < e.end; at += e.segment {
 		b := e.buf.b[at:min(at+e.segment, e.end)]

@@ -391,6 +391,28 @@ func (b *board) meet() (found bool, err error) {
 	return found, nil
 }
 
+// Level says how far the round is: each block is written, folded and read.
+func (b *board) Level(t channel.Turn) (done, all int64, behind []int) {
+	b.mu.Lock()
+	if b.round != nil {
+		all = 3 * max(int64(b.end-b.first), 1)
+		done = int64(b.wrote - b.first + b.folded - b.first + b.read - b.first)
+		for i, w := range b.rows {
+			if w.party < 0 {
+				continue
+			}
+			if q := &b.parties[w.party]; q.mem == nil || b.awaits(&q.area) {
+				behind = append(behind, i)
+			}
+		}
+	}
+	b.mu.Unlock()
+	if b.missed.Load() { // somebody has looked in vain meanwhile
+		b.advance(t)
+	}
+	return done, all, behind
+}
+
 // Cancel ends the round.
 func (b *board) Cancel(t channel.Turn, cause error) {
 	b.mu.Lock()

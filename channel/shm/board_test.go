@@ -4,6 +4,7 @@ package shm
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -499,5 +500,36 @@ func TestBoardThatIsLeftAtOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
+	}
+}
+
+// A round says how far it is and on whom it waits: on a process that has not come, and
+// after some blocks on one that has given up looking.
+func TestBoardSaysWhomItWaitsFor(t *testing.T) {
+	b := newTable(t, []kolo.Rank{0, 2}, []kolo.Rank{1})
+	gauge := b.boards[0].(channel.Gauge)
+	done, all, behind := gauge.Level(nil)
+	require.Equal(t, []any{int64(0), int64(0), []int(nil)}, []any{done, all, behind})
+	for _, count := range []int{2, 1 << 20} {
+		round := func(i int) *channel.Round {
+			var list []kolo.Memory
+			for range b.ranks[i] {
+				list = append(list, kolo.HostMemory(make([]byte, 8*count)))
+			}
+			return allReduce(kernel.OpOf(kolo.Uint64, kolo.Sum, 3), 7, list, list)
+		}
+		first := b.post(0, round(0))
+		for range 2 {
+			now, total, behind := gauge.Level(nil)
+			if now >= total || count > 100 && now == 0 {
+				t.Errorf("%d numbers: %d of %d blocks are done while a process is missing", count, now, total)
+			}
+			require.Equal(t, []int{1}, behind)
+			done = now
+		}
+		second := b.post(1, round(1))
+		require.NoError(t, errors.Join(second(), first()))
+		now, total, behind := gauge.Level(nil)
+		require.Equal(t, []any{int64(0), int64(0), []int(nil)}, []any{now, total, behind})
 	}
 }

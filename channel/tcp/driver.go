@@ -294,6 +294,15 @@ func (c *conn) Release(_ channel.Turn, op *channel.Op) {
 	op.Mem = op.Mem[:0]
 }
 
+// Carried counts what the kernel has taken and given.
+func (c *conn) Carried() int64 {
+	n := c.out.carried.Load()
+	if c.in != c.out {
+		n += c.in.carried.Load()
+	}
+	return n
+}
+
 func (c *conn) Abort(t channel.Turn, group uint64, cause error) {
 	c.out.abort(t, group, cause)
 	if c.in != c.out {

@@ -25,6 +25,8 @@ type link struct {
 	near    bool  // the peer's process is on this host
 	dialler *link // of a rank's link to itself, the end that dials
 
+	carried atomic.Int64 // bytes, both ways
+
 	mu      sync.Mutex
 	state   state
 	err     error         // closed or lost: what is posted later gets this

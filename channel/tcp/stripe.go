@@ -75,7 +75,8 @@ func (l *link) carry(i uint8) {
 		h.encode(head[:])
 		list = spread(append(list[:0], head[:]), o.op.Mem, off, n)
 		rest := list
-		_, err := rest.WriteTo(c)
+		k, err := rest.WriteTo(c)
+		l.carried.Add(k)
 		clear(list)
 		if l.sentPart(o, err); err != nil {
 			return
@@ -155,6 +156,7 @@ func (s *stripe) receive() {
 		var n int
 		space := s.p.space()
 		n, err = s.conn.Read(first(space))
+		l.carried.Add(int64(n))
 		if n > 0 {
 			if e := s.p.filled(n); e != nil {
 				err = e

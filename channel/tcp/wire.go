@@ -143,6 +143,7 @@ func (w *wire) pump(done *endings) {
 		list := w.batch[:min(len(w.batch), maxPieces)]
 		l.mu.Unlock()
 		n, err := w.sock.write(list)
+		l.carried.Add(int64(n))
 		l.mu.Lock()
 		w.batch = skip(w.batch, n)
 		if err == errWouldBlock {
@@ -322,6 +323,7 @@ func (w *wire) read() (int, error) {
 		err = io.EOF
 	}
 	l := w.l
+	l.carried.Add(int64(max(n, 0)))
 	l.mu.Lock()
 	switch {
 	case err == io.EOF:
