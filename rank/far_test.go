@@ -39,9 +39,10 @@ type line struct {
 	wake  chan struct{}
 	end   chan struct{}
 	ended chan struct{}
-	mute  bool // it takes nothing any more and answers nothing
-	slow  bool // what has come is not handed over yet
-	busy  bool // something is being handed over
+	mute  bool              // it takes nothing any more and answers nothing
+	slow  bool              // what has come is not handed over yet
+	late  map[int][]telling // what has come of a process, and is not in the queue yet
+	busy  bool              // something is being handed over
 }
 
 type telling struct {
@@ -64,6 +65,10 @@ func (p plug) Tell(to int, message []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if mute || l.mute {
+		return nil
+	}
+	if list, ok := l.late[p.from]; ok {
+		l.late[p.from] = append(list, telling{p.from, message})
 		return nil
 	}
 	l.queue = append(l.queue, telling{p.from, message})
@@ -116,6 +121,21 @@ func (l *line) release() {
 	case l.wake <- struct{}{}:
 	default:
 	}
+}
+
+// holdOf keeps what comes of a process, until releaseOf.
+func (l *line) holdOf(process int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.late = map[int][]telling{process: nil}
+}
+
+func (l *line) releaseOf(process int) {
+	l.mu.Lock()
+	l.queue = append(l.queue, l.late[process]...)
+	l.late = nil
+	l.mu.Unlock()
+	l.release()
 }
 
 // drain returns when what has come was handed over.
@@ -480,6 +500,34 @@ func TestRankThatLeavesIsMissedInOtherProcesses(t *testing.T) {
 		}
 		require.Less(t, time.Since(start), 10*time.Second)
 	})
+}
+
+// A rank leaves while the others shrink. One of them hears first from the others that their
+// group has failed for that, and only then of the rank itself: it waits for that word.
+func TestShrinkWaitsForTheWordThatARankHasLeft(t *testing.T) {
+	s := openParts(t, []int{0, 1, 2, 3}, rank.Config{Timeout: 20 * time.Second})
+	groups, errs := make([]*rank.Group, 3), make([]error, 3)
+	ended := make(chan int, 3)
+	for r, w := range s.worlds[:3] {
+		go func() { // ends with the Shrink
+			groups[r], errs[r] = w.Shrink(t.Context())
+			ended <- r
+		}()
+	}
+	shrinks := func(r int) bool { return len(s.worlds[r].Groups()) > 1 }
+	require.Eventually(t, func() bool { return shrinks(0) && shrinks(1) && shrinks(2) }, 10*time.Second, time.Millisecond)
+	s.lines[2].holdOf(3)
+	require.NoError(t, s.worlds[3].Close(t.Context()))
+	require.Eventually(t, func() bool { return !shrinks(2) }, 10*time.Second, time.Millisecond, "the group has not failed")
+	s.lines[2].releaseOf(3)
+	for range 3 {
+		<-ended
+	}
+	require.NoError(t, errors.Join(errs...))
+	for r, g := range groups {
+		require.Equal(t, 3, g.Size(), "rank %d", r)
+	}
+	s.close(t)
 }
 
 // Survivors of a process that is lost get the typed error and go on without it.

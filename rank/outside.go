@@ -95,6 +95,7 @@ func (l *Local) LeftOut(cause error) {
 	defer o.p.mu.Unlock()
 	if o.leftOut == nil {
 		o.leftOut = cause
+		o.p.tellNews()
 	}
 }
 
@@ -292,6 +293,7 @@ func (o *outside) lost(process int, cause error) {
 			hubs = append(hubs, h)
 		}
 	}
+	p.tellNews()
 	p.mu.Unlock()
 	if len(ranks) == 0 || process == o.part.Process {
 		return

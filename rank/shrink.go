@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/kolo-ccl/kolo"
 )
@@ -29,7 +30,14 @@ func (w *World) Survivors() []kolo.Rank {
 // without this rank, the error is kolo.ErrLost and says why. Config.Timeout and ctx bound
 // the wait for each other.
 func (w *World) Shrink(ctx context.Context) (*Group, error) {
+	var late <-chan time.Time
+	if t := w.p.cfg.Timeout; t > 0 {
+		timer := time.NewTimer(t)
+		defer timer.Stop()
+		late = timer.C
+	}
 	for {
+		news := w.p.news()
 		if err := w.leftOut(); err != nil {
 			return nil, fmt.Errorf("shrink: %w", err)
 		}
@@ -49,9 +57,37 @@ func (w *World) Shrink(ctx context.Context) (*Group, error) {
 		if w.leftOut() != nil {
 			continue
 		}
-		if len(w.Survivors()) == len(list) {
+		if len(w.Survivors()) < len(list) {
+			continue
+		}
+		if !errors.Is(err, kolo.ErrLeft) && !errors.Is(err, kolo.ErrLost) {
 			return nil, fmt.Errorf("shrink: %w", err)
 		}
+		select { // another process has heard before this one that a rank is gone
+		case <-news:
+		case <-late:
+			return nil, fmt.Errorf("shrink: %w", err)
+		case <-w.canceling(ctx):
+			return nil, fmt.Errorf("shrink: %w", err)
+		}
+	}
+}
+
+// news is closed when a rank has closed its world or is lost, after the call.
+func (p *process) news() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.changed == nil {
+		p.changed = make(chan struct{})
+	}
+	return p.changed
+}
+
+// tellNews says that there are fewer ranks. p.mu is held.
+func (p *process) tellNews() {
+	if p.changed != nil {
+		close(p.changed)
+		p.changed = nil
 	}
 }
 

@@ -60,6 +60,8 @@ type process struct {
 	parted map[kolo.Rank]*departure // ranks that have closed their world
 	open   int                      // worlds not closed
 
+	changed chan struct{} // closed when parted has grown; nil: nobody waits
+
 	watch   watch
 	losses  losses
 	outside *outside // the other processes; nil if there are none
@@ -270,6 +272,7 @@ func (p *process) depart(r kolo.Rank, cause error) {
 func (p *process) departed(r kolo.Rank, d departure) {
 	p.mu.Lock()
 	if p.parted[r] == nil {
+		p.tellNews()
 		if p.parted[r] = &d; p.outside != nil && p.actors[r] != nil {
 			p.outside.dropEarly()
 		}
