@@ -52,6 +52,7 @@ type far struct {
 	dispute   *dispute
 	loss      *loss
 	distant   bool // the failure was told by another process
+	relayed   bool // and was told again
 	early     []*parcel
 }
 
@@ -271,17 +272,30 @@ func (h *hub) lose(m *lostProcess) {
 func (f *far) failed(err error) {
 	h := f.h
 	if !f.distant {
-		e, ok := err.(*kolo.Error)
-		if !ok {
-			e = &kolo.Error{Group: h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Err: err}
-		}
-		f.tell(&failedLetter{id: h.id, err: e})
+		f.tellFailed(err)
 	}
 	if f.dispute != nil || f.loss != nil {
 		f.dispute, f.loss = nil, nil
 		if h.running && h.rounds[0].ended == len(h.mine) {
 			h.finish(err)
 		}
+	}
+}
+
+func (f *far) tellFailed(err error) {
+	e, ok := err.(*kolo.Error)
+	if !ok {
+		e = &kolo.Error{Group: f.h.key.name, Rank: kolo.NoRank, Peer: kolo.NoRank, Err: err}
+	}
+	f.tell(&failedLetter{id: f.h.id, err: e})
+}
+
+// sayWhy tells a failure that others have told, once, before a rank leaves for it: who hears
+// of the rank before it hears of the failure would take the one for the other.
+func (f *far) sayWhy() {
+	if f.h.failed != nil && f.distant && !f.relayed {
+		f.relayed = true
+		f.tellFailed(f.h.failed)
 	}
 }
 

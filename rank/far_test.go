@@ -502,6 +502,29 @@ func TestRankThatLeavesIsMissedInOtherProcesses(t *testing.T) {
 	})
 }
 
+// A rank leaves a group for its failure, and a third one hears of that before it hears of the
+// failure itself: it is told why.
+func TestRankThatLeavesAFailedGroupSaysWhy(t *testing.T) {
+	s := openParts(t, []int{0, 1, 2}, rank.Config{Timeout: 20 * time.Second})
+	groups := make([]*rank.Group, 3)
+	for r, err := range s.each(func(w *rank.World) (err error) {
+		groups[w.Rank()], err = w.NewGroup(rank.GroupConfig{Ranks: []kolo.Rank{0, 1, 2}})
+		return errors.Join(err, rank.Barrier(t.Context(), groups[w.Rank()]))
+	}) {
+		require.NoError(t, err, "rank %d", r)
+	}
+	work := rank.BarrierAsync(groups[0])
+	s.lines[0].holdOf(2)
+	groups[2].Abort(errors.New("enough"))
+	require.ErrorIs(t, rank.Barrier(t.Context(), groups[1]), kolo.ErrAborted)
+	require.NoError(t, groups[1].Close(t.Context()))
+	err := work.Wait(t.Context())
+	require.ErrorIs(t, err, kolo.ErrAborted)
+	require.ErrorContains(t, err, "aborted by rank 2: enough")
+	s.lines[0].releaseOf(2)
+	s.close(t)
+}
+
 // A rank leaves while the others shrink. One of them hears first from the others that their
 // group has failed for that, and only then of the rank itself: it waits for that word.
 func TestShrinkWaitsForTheWordThatARankHasLeft(t *testing.T) {

@@ -649,6 +649,7 @@ func (h *hub) leave(m *leave) {
 	if mem.calls = max(mem.calls, m.calls); h.isMine(m.rank) {
 		h.leftOf++
 		if h.far != nil {
+			h.far.sayWhy()
 			h.far.tell(&leftLetter{id: h.id, rank: m.rank, calls: mem.calls, cause: m.cause})
 		}
 	}
