@@ -27,8 +27,9 @@ type call struct {
 	inPlace []bool // by rank
 	spare   []bool // by rank: who is not the root gives a buffer nevertheless
 	shift   int64  // elements, where the memory begins
-	large   bool   // memory of rank.Alloc
+	large   bool   // memory of rank.Alloc or AllocShared
 	streams bool
+	device  bool // memory of the device, without streams
 	times   int
 	async   bool
 }
@@ -67,6 +68,7 @@ func (s *script) call(l *lane, st step) *call {
 		c.cut(rng)
 	}
 	c.streams = s.world.devices() && rng.IntN(100) < t.onStreams
+	c.device = s.world.devices() && rng.IntN(3) == 0
 	return c
 }
 

@@ -122,7 +122,8 @@ func (p *player) reduce(g *rank.Group, st step, rng *rand.Rand) error {
 	for range 1 + rng.IntN(10) {
 		sizes = append(sizes, 1+rng.IntN(2000))
 	}
-	c := pipeline.ReducerConfig{Group: g, Op: kolo.Sum, Bucket: 1 << (8 + rng.IntN(8)), First: 1 << (6 + rng.IntN(8)),
+	op := []kolo.ReduceOp{kolo.Sum, kolo.Sum, kolo.PreMulSum(0.5)}[rng.IntN(3)]
+	c := pipeline.ReducerConfig{Group: g, Op: op, Bucket: 1 << (8 + rng.IntN(8)), First: 1 << (6 + rng.IntN(8)),
 		Fusion: pipeline.Fusion(rng.IntN(3)), Priority: rng.IntN(2) == 0, Slice: 1 << (7 + rng.IntN(7)), Accumulate: 1 + rng.IntN(3)}
 	var values [][]float32
 	for i, size := range sizes {
@@ -172,6 +173,9 @@ func (p *player) reduce(g *rank.Group, st step, rng *rand.Rand) error {
 					for r := range n {
 						want += value(step-a, i, k, r)
 					}
+				}
+				if op.Kind == kolo.OpPreMulSum {
+					want *= float32(op.Scale)
 				}
 				if x[k] != want {
 					return fmt.Errorf("wrong gradient: element %d of parameter %d is %v, not %v, in step %d of %d", k, i, x[k], want, step, steps)

@@ -109,6 +109,18 @@ func (p *player) step(l *lane, st step) error {
 			return nil
 		}
 		return p.failure(l, st, rng)
+	case uneven:
+		if !p.servesAll(l, st) {
+			return nil
+		}
+		return p.uneven(g, rng)
+	case split:
+		return p.split(g, st, rng)
+	case canceled:
+		if !p.servesAll(l, st) {
+			return nil
+		}
+		return p.canceled(l, st, rng)
 	case explain:
 		c := p.s.call(l, st)
 		_, err := g.Explain(kolo.Call{Collective: c.k, DType: c.dtype, Op: c.op, Root: c.root, Count: c.count})
@@ -128,7 +140,10 @@ func (p *player) mayRefuse(l *lane, st step) bool {
 // servesAll says whether no algorithm is forced in the step's group but for one that can do
 // all that a Reducer asks for.
 func (p *player) servesAll(l *lane, st step) bool {
-	all := []string{"", "ring", "mesh", "nhr"}
+	all := []string{"", "mesh", "ring", "nhr"}
+	if p.s.world.repeats {
+		all = all[:2] // the others' bits depend on how a vector is cut
+	}
 	return slices.Contains(all, p.s.world.algorithm) && slices.Contains(all, l.groups[st.group].algorithm)
 }
 
@@ -184,18 +199,23 @@ func (p *player) land(left int) error {
 }
 
 // memory is host memory for a call: what an earlier call had, where the call is waited for
-// at once, or its own.
-func (p *player) memory(n int64, own, large bool) []byte {
+// at once, or its own. It is the caller's until free.
+func (p *player) memory(n int64, own, large bool) (b []byte, free func() error, err error) {
+	free = func() error { return nil }
 	switch {
+	case large && p.rng.IntN(2) == 0:
+		var words []uint64
+		words, free, err = rank.AllocShared[uint64](p.w, int(n+7)/8)
+		return bytesOf(words)[:n], free, err
 	case large:
-		return bytesOf(rank.Alloc[uint64](int(n+7) / 8))[:n]
+		return bytesOf(rank.Alloc[uint64](int(n+7) / 8))[:n], free, nil
 	case own || p.rng.IntN(8) == 0:
-		return bytesOf(make([]uint64, (n+7)/8))[:n]
+		return bytesOf(make([]uint64, (n+7)/8))[:n], free, nil
 	}
 	if int64(len(p.pool)) < n {
 		p.pool = bytesOf(make([]uint64, n/8+1))
 	}
-	return p.pool[:n]
+	return p.pool[:n], free, nil
 }
 
 // bytesOf is the memory of a slice of words.
@@ -204,7 +224,10 @@ func bytesOf(s []uint64) []byte { return rank.Of(s).Memory.Host }
 // call makes a call and looks at what it did to all of the rank's memory.
 func (p *player) call(g *rank.Group, c *call, refused bool) error {
 	r := int(g.Rank())
-	host := p.memory(c.layout(r).size, c.async, c.large)
+	host, free, err := p.memory(c.layout(r).size, c.async, c.large)
+	if err != nil {
+		return err
+	}
 	for time := range c.times {
 		s := p.t.share(c, time)
 		m, l := s.m, s.m.layouts[r]
@@ -222,7 +245,10 @@ func (p *player) call(g *rank.Group, c *call, refused bool) error {
 			if err := differs(l, host, want); err != nil {
 				return err
 			}
-			return p.t.ended(c, time, r, how)
+			if time == c.times-1 {
+				err = free()
+			}
+			return errors.Join(err, p.t.ended(c, time, r, how))
 		}
 		f := flight{what: c.String(), finish: check}
 		switch {
@@ -232,6 +258,12 @@ func (p *player) call(g *rank.Group, c *call, refused bool) error {
 				return err
 			}
 			f.wait, f.finish = w.Wait, finish
+		case c.device && p.device != nil:
+			if mem, f.finish, err = p.onDevice(host, check); err != nil {
+				return err
+			}
+			w := rank.DoAsync(g, c.request(l, mem))
+			f.wait = w.Wait
 		case c.async:
 			w := rank.DoAsync(g, c.request(l, mem))
 			f.wait = w.Wait
@@ -290,6 +322,29 @@ func (p *player) onStreams(g *rank.Group, c *call, l *layout, host []byte, check
 		}
 		return p.device.Free(mem)
 	}, nil
+}
+
+// onDevice puts what is in host memory into memory of the device; finish brings it back.
+func (p *player) onDevice(host []byte, check func(error) error) (mem kolo.Memory, finish func(error) error, err error) {
+	if mem, err = p.device.Alloc(int64(len(host))); err != nil {
+		return mem, nil, err
+	}
+	s, err := p.device.NewStream(npu.StreamConfig{Name: "to and fro"})
+	if err != nil {
+		return mem, nil, err
+	}
+	move := func(dst, src kolo.Memory) error {
+		if err := s.Copy(dst, src); err != nil {
+			return err
+		}
+		return s.Sync(p.ctx)
+	}
+	return mem, func(err error) error {
+		if e := move(kolo.HostMemory(host), mem); e != nil {
+			return e
+		}
+		return errors.Join(check(err), s.Close(), p.device.Free(mem))
+	}, move(mem, kolo.HostMemory(host))
 }
 
 // messages are sends and receives between members, each with its number as the tag.

@@ -57,11 +57,14 @@ const (
 	refusals
 	failure
 	explain
+	uneven
+	split
+	canceled
 	numKinds
 )
 
 func (k kind) String() string {
-	return [...]string{"call", "messages", "wait", "reopen", "transfers", "reducer", "refusals", "failure", "explain"}[k]
+	return [...]string{"call", "messages", "wait", "reopen", "transfers", "reducer", "refusals", "failure", "explain", "uneven", "split", "canceled"}[k]
 }
 
 // step is one thing that the members of a group do. What it is in detail comes from the
@@ -79,7 +82,7 @@ func (s *script) rng(id int) *rand.Rand { return rand.New(rand.NewPCG(s.seed, ui
 func ofSeed(seed uint64, world string) *script {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	s := &script{seed: seed, world: randomWorld(rng, world)}
-	weights := [numKinds]int{aCall: 70, messages: 10, waitAll: 8, reopen: 4, transfers: 2, reducer: 3, refusals: 2, failure: 2, explain: 2}
+	weights := [numKinds]int{aCall: 70, messages: 10, waitAll: 8, reopen: 4, transfers: 2, reducer: 3, refusals: 2, failure: 2, explain: 2, uneven: 2, split: 3, canceled: 2}
 	sum := 0
 	for _, w := range weights {
 		sum += w
@@ -175,7 +178,7 @@ func (s *script) steps() (ids []int) {
 func (s *script) String() string {
 	var b strings.Builder
 	ids := s.steps()
-	fmt.Fprintf(&b, "KOLO_SOAK_SEED=%d KOLO_SOAK_WORLD=%s KOLO_SOAK_STEPS=%s\n%v", s.seed, s.world.kind, strings.Trim(strings.ReplaceAll(fmt.Sprint(ids), " ", ","), "[]"), &s.world)
+	fmt.Fprintf(&b, "KOLO_SOAK_SEED=%d KOLO_SOAK_WORLD=%s KOLO_SOAK_STEPS=%s\n%v", s.seed, s.world.kind, joined(ids), &s.world)
 	if len(ids) > 40 {
 		return b.String()
 	}

@@ -8,8 +8,6 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,13 +15,26 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		os.Exit(child())
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // play plays a script and returns what went wrong first, with what the others say.
-func play(s *script) (err error) {
+func play(s *script) error {
+	if s.world.apart() {
+		return playApart(s)
+	}
+	return playPart(s, 0, "")
+}
+
+// playPart plays the part of a script of the ranks that are here.
+func playPart(s *script, process int, address string) (err error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	o, err := s.world.open(ctx, s.seed)
+	o, err := s.world.open(ctx, s.seed, process, address)
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
@@ -35,28 +46,42 @@ func play(s *script) (err error) {
 	t := &theater{images: map[[2]int]*shared{}}
 	var mu sync.Mutex
 	var errs []error
-	var wg sync.WaitGroup
+	var wg, ends sync.WaitGroup
+	note := func(r int, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil && (len(errs) == 0 || context.Cause(ctx) == nil) {
+			errs = append(errs, fmt.Errorf("rank %d: %w", r, err))
+			cancel(errors.New("another rank has failed"))
+		}
+	}
+	looking, stop := context.WithCancel(context.Background())
+	if s.world.watched {
+		ends.Go(func() { note(-1, watch(looking, o.worlds)) }) // ends by stop
+	}
 	for r, w := range o.worlds {
+		if w == nil {
+			continue // of another process
+		}
+		var lanes sync.WaitGroup
+		var last *player
 		for i := range s.lanes {
 			p := &player{ctx: ctx, s: s, w: w, lane: i, t: t, rng: rand.New(rand.NewPCG(s.seed+uint64(r), uint64(i)))}
 			if o.devices != nil {
 				p.device = o.devices[r]
 			}
-			wg.Go(func() { // ends with the script
-				err := p.play()
-				if err == nil {
-					return
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				if len(errs) == 0 || context.Cause(ctx) == nil {
-					errs = append(errs, fmt.Errorf("rank %d: %w", r, err))
-				}
-				cancel(errors.New("another rank has failed"))
-			})
+			lanes.Go(func() { note(r, p.play()) }) // ends with the script
+			last = p
 		}
+		wg.Go(func() { // ends with the script
+			if lanes.Wait(); ctx.Err() == nil {
+				note(r, last.shrink())
+			}
+		})
 	}
 	wg.Wait()
+	stop()
+	ends.Wait()
 	if err := o.close(); err != nil && len(errs) == 0 {
 		errs = append(errs, fmt.Errorf("close: %w", err))
 	}
@@ -105,14 +130,9 @@ func playOne(t *testing.T, s *script) {
 func TestSoak(t *testing.T) {
 	world := os.Getenv("KOLO_SOAK_WORLD")
 	if text := os.Getenv("KOLO_SOAK_SEED"); text != "" {
-		seed, err := strconv.ParseUint(text, 10, 64)
+		s, err := given(text, world, os.Getenv("KOLO_SOAK_STEPS"))
 		if err != nil {
 			t.Fatal(err)
-		}
-		s := ofSeed(seed, world)
-		if list := os.Getenv("KOLO_SOAK_STEPS"); list != "" {
-			keep := strings.Split(list, ",")
-			s = s.only(func(st step) bool { return slices.Contains(keep, strconv.Itoa(st.id)) })
 		}
 		for range 20 {
 			playOne(t, s)

@@ -39,17 +39,23 @@ type worldSpec struct {
 	workers   int
 	warn      time.Duration
 	delays    string
+	transport string // between processes
+	plans     *plan.Library
+	tuning    *plan.Tuning
+	watched   bool
 }
 
 // worldKinds are the ways in which ranks are joined: the driver in one process, or, behind a
-// plus sign, the one between processes.
-var worldKinds = []string{"hccs", "hccs", "faulty", "sim", "tcp", "roce", "shm", "pcie", "+shm", "+shm", "+shm", "+tcp", "+tcp", "+roce", "+mixed"}
+// plus sign, the one between processes inside this one, behind a number sign the one between
+// real ones. sim has devices there too, and one of the drivers.
+var worldKinds = []string{"hccs", "hccs", "faulty", "sim", "tcp", "roce", "shm", "pcie", "+shm", "+shm", "+shm", "+tcp", "+tcp", "+roce", "+mixed",
+	"+sim", "#shm", "#tcp", "#sim"}
 
 // kinds are those that this system has. What a packet of roce has brought through the system
 // is no synchronisation for the race detector, where both ends are in one process.
 func kinds() []string {
 	return slices.DeleteFunc(slices.Clone(worldKinds), func(k string) bool {
-		return runtime.GOOS != "linux" && strings.HasSuffix(k, "shm") || raceEnabled && strings.HasSuffix(k, "roce")
+		return runtime.GOOS != "linux" && (strings.HasSuffix(k, "shm") || k == "+sim" || k == "#sim") || raceEnabled && strings.HasSuffix(k, "roce")
 	})
 }
 
@@ -58,6 +64,9 @@ func randomWorld(rng *rand.Rand, kind string) worldSpec {
 	w := worldSpec{kind: list[rng.IntN(len(list))], workers: rng.IntN(4)}
 	if kind != "" {
 		w.kind = kind
+	}
+	if w.transport = strings.TrimLeft(w.kind, "+#"); w.transport == "sim" {
+		w.transport = []string{"shm", "tcp"}[rng.IntN(2)]
 	}
 	if w.several() {
 		w.sizes = [][]int{{1, 1}, {1, 1}, {1, 1, 1}, {2, 1}, {2, 2}, {2, 1, 1}, {1, 1, 1, 1}, {3, 2}, {2, 3, 1}}[rng.IntN(9)]
@@ -88,6 +97,13 @@ func randomWorld(rng *rand.Rand, kind string) worldSpec {
 		w.check = rank.Strict
 	}
 	if rng.IntN(4) == 0 {
+		w.tuning = randomTuning(rng, w.ranks())
+	}
+	if rng.IntN(4) == 0 {
+		w.plans = randomPlans(rng, w.ranks())
+	}
+	w.watched = rng.IntN(3) == 0
+	if rng.IntN(4) == 0 {
 		w.warn = time.Duration(1+rng.IntN(20)) * time.Millisecond
 	}
 	if n := w.ranks(); !w.several() && n > 3 && rng.IntN(2) == 0 {
@@ -110,15 +126,16 @@ func (w *worldSpec) ranks() (n int) {
 	return n
 }
 
-func (w *worldSpec) several() bool { return strings.HasPrefix(w.kind, "+") }
-func (w *worldSpec) devices() bool { return w.kind == "sim" }
+func (w *worldSpec) several() bool { return strings.HasPrefix(w.kind, "+") || w.apart() }
+func (w *worldSpec) apart() bool   { return strings.HasPrefix(w.kind, "#") }
+func (w *worldSpec) devices() bool { return strings.HasSuffix(w.kind, "sim") }
 
 // refuses says whether calls may be refused since no algorithm serves.
 func (w *worldSpec) refuses() bool { return w.algorithm != "" }
 
 func (w *worldSpec) String() string {
-	return fmt.Sprintf("world %s: ranks %v as %v in servers %v, algorithm %q, medium %v, %v, check %v, diagnose %v, reproducible %v, workers %d, warn %v, %q",
-		w.kind, w.sizes, w.of, w.servers, w.algorithm, w.medium, w.choice, w.check, w.diagnose, w.repeats, w.workers, w.warn, w.delays)
+	return fmt.Sprintf("world %s: ranks %v as %v in servers %v, algorithm %q, medium %v, %v, check %v, diagnose %v, reproducible %v, workers %d, warn %v, %q, between processes %s, %d plans, tuning %v, watched %v",
+		w.kind, w.sizes, w.of, w.servers, w.algorithm, w.medium, w.choice, w.check, w.diagnose, w.repeats, w.workers, w.warn, w.delays, w.transport, len(w.plans.Entries()), w.tuning != nil, w.watched)
 }
 
 // randomCount is a number of elements of a vector. Large ones are rare.
@@ -150,7 +167,7 @@ const callTimeout = 40 * time.Second
 
 func (w *worldSpec) config() (c rank.Config, err error) {
 	c = rank.Config{Timeout: callTimeout, Algorithm: w.algorithm, Choice: w.choice, Check: w.check, Diagnose: w.diagnose,
-		Reproducible: w.repeats, Workers: w.workers, Contest: plan.ContestConfig{}}
+		Reproducible: w.repeats, Workers: w.workers, Contest: plan.ContestConfig{}, Plans: w.plans, Tuning: w.tuning}
 	if w.warn > 0 {
 		c.Warn, c.Warned = w.warn, func(rank.Warning) {}
 	}
@@ -168,35 +185,30 @@ func (w *worldSpec) config() (c rank.Config, err error) {
 	return c, nil
 }
 
-func (w *worldSpec) open(ctx context.Context, seed uint64) (*opened, error) {
+// open opens the world; of one that is apart the part of one process, whose rendezvous is at
+// an address.
+func (w *worldSpec) open(ctx context.Context, seed uint64, process int, address string) (*opened, error) {
 	c, err := w.config()
 	if err != nil {
 		return nil, err
 	}
 	o := &opened{end: func() error { return nil }}
-	switch w.kind {
-	case "sim":
-		s, err := sim.New(sim.Config{Devices: w.ranks(), Fast: true})
-		if err != nil {
+	if w.devices() {
+		if err := o.addDevices(&c, w); err != nil {
 			return nil, err
 		}
-		o.end = func() error { return s.Close(context.Background()) }
-		for i := range w.ranks() {
-			d, err := s.Open(i)
-			if err != nil {
-				return nil, errors.Join(err, o.end())
-			}
-			o.devices = append(o.devices, d)
-		}
-		c.Engine = func(host channel.Engine) channel.Engine { return s.Engine(host) }
-	case "faulty":
+	}
+	switch {
+	case w.kind == "faulty":
 		c.Wrap = func(d channel.Driver) (channel.Driver, error) { return faulty.New(d, w.delays, seed) }
-	case "+mixed":
+	case w.kind == "+mixed":
 		return openMixed(c, w)
-	default:
-		if w.several() {
-			return o, o.join(ctx, c, w)
-		}
+	case w.apart():
+		o.worlds = make([]*rank.World, w.ranks())
+		return o, o.joinOne(ctx, c, w, process, address)
+	case w.several():
+		return o, o.join(ctx, c, w)
+	case w.kind != "sim":
 		c.Driver = w.kind
 	}
 	o.worlds, err = rank.Open(w.ranks(), c)
@@ -204,6 +216,24 @@ func (w *worldSpec) open(ctx context.Context, seed uint64) (*opened, error) {
 		return nil, errors.Join(err, o.end())
 	}
 	return o, nil
+}
+
+// addDevices opens a simulated device for each rank.
+func (o *opened) addDevices(c *rank.Config, w *worldSpec) error {
+	s, err := sim.New(sim.Config{Devices: w.ranks(), Fast: true})
+	if err != nil {
+		return err
+	}
+	o.end = func() error { return s.Close(context.Background()) }
+	for i := range w.ranks() {
+		d, err := s.Open(i)
+		if err != nil {
+			return errors.Join(err, o.end())
+		}
+		o.devices = append(o.devices, d)
+	}
+	c.Engine = func(host channel.Engine) channel.Engine { return s.Engine(host) }
+	return nil
 }
 
 // join opens the processes of a world inside this one of the operating system.
@@ -216,25 +246,29 @@ func (o *opened) join(ctx context.Context, c rank.Config, w *worldSpec) error {
 	errs := make([]error, len(w.sizes))
 	var wg sync.WaitGroup
 	for i := range w.sizes {
-		var mine []kolo.Rank
-		for r, process := range w.of {
-			if process == i {
-				mine = append(mine, kolo.Rank(r))
-			}
-		}
-		wg.Go(func() { // ends with the join
-			p, err := cluster.Open(ctx, cluster.Config{Rendezvous: at.Address(), Size: len(o.worlds), Ranks: mine, Transport: w.kind[1:],
-				Timeout: 30 * time.Second, Silence: time.Minute, Rank: c, Getenv: func(string) string { return "" }})
-			if errs[i] = err; err != nil {
-				return
-			}
-			for _, w := range p.Worlds() {
-				o.worlds[w.Rank()] = w
-			}
-		})
+		wg.Go(func() { errs[i] = o.joinOne(ctx, c, w, i, at.Address()) }) // ends with the join
 	}
 	wg.Wait()
 	return errors.Join(errors.Join(errs...), at.Close())
+}
+
+// joinOne opens one process of a world.
+func (o *opened) joinOne(ctx context.Context, c rank.Config, w *worldSpec, process int, address string) error {
+	var mine []kolo.Rank
+	for r, q := range w.of {
+		if q == process {
+			mine = append(mine, kolo.Rank(r))
+		}
+	}
+	p, err := cluster.Open(ctx, cluster.Config{Rendezvous: address, Size: len(o.worlds), Ranks: mine, Transport: w.transport,
+		Timeout: 30 * time.Second, Silence: time.Minute, Rank: c, Getenv: func(string) string { return "" }})
+	if err != nil {
+		return err
+	}
+	for _, w := range p.Worlds() {
+		o.worlds[w.Rank()] = w
+	}
+	return nil
 }
 
 // close closes all worlds.
