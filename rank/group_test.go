@@ -296,8 +296,8 @@ func TestGroupRefusesBadLists(t *testing.T) {
 		is    error
 		says  string
 	}{
-		{"none", nil, kolo.ErrArgument, "without ranks"},
-		{"not a member", []kolo.Rank{0, 2}, kolo.ErrNotMember, "the group has world ranks 0 and 2"},
+		{"none", nil, kolo.ErrArgument, "GroupConfig.Ranks is empty"},
+		{"not a member", []kolo.Rank{0, 2}, kolo.ErrNotMember, "the group is of world ranks 0 and 2"},
 		{"too large", []kolo.Rank{1, 3}, kolo.ErrArgument, "Ranks[1] is 3; the world has ranks 0 to 2"},
 		{"negative", []kolo.Rank{-1, 1}, kolo.ErrArgument, "Ranks[0] is -1"},
 		{"twice", []kolo.Rank{1, 0, 1}, kolo.ErrArgument, "rank 1 is in the list twice"},
