@@ -5,6 +5,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/actor"
@@ -145,11 +146,25 @@ func (a *rankActor) exited(err error) {
 	}
 }
 
-// stop closes the channels, ends the actor, and waits for that.
-func (a *rankActor) stop(cause error) {
+// stop closes the channels, ends the actor, and waits for that, for Config.CloseTimeout.
+func (a *rankActor) stop(cause error) error {
 	q := &quit{cause: cause, done: make(chan struct{})}
 	a.tell(nil, q)
-	<-q.done
+	return a.p.answered(q.done, fmt.Sprintf("the actor of %v", a.rank))
+}
+
+const heldUp = "a callback that does not return, as Config.Warned, may hold up the runtime"
+
+// answered waits for an actor, for Config.CloseTimeout.
+func (p *process) answered(done <-chan struct{}, who string) error {
+	t := time.NewTimer(p.cfg.CloseTimeout)
+	defer t.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-t.C:
+		return fmt.Errorf("%w: %s has not answered for %v: %s", kolo.ErrDeadline, who, p.cfg.CloseTimeout, heldUp)
+	}
 }
 
 // Handle does what the message says.

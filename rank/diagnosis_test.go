@@ -196,3 +196,26 @@ func TestSlowCallIsWarnedOf(t *testing.T) {
 		require.Contains(t, got[0].Text, "and is busy: writing a checkpoint")
 	})
 }
+
+// A callback that does not return breaks its promise and holds up the runtime; Close says
+// so and returns all the same.
+func TestCallbackThatDoesNotReturnDoesNotHoldClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		c := Config{Timeout: time.Hour, CloseTimeout: 10 * time.Second, Warn: time.Second, Warned: func(Warning) { <-release }}
+		worlds, err := Open(2, c)
+		require.NoError(t, err)
+		AllReduceAsync(worlds[0].Group(), fill(0, 9), kolo.Sum)
+		require.NoError(t, err)
+		sleep(2 * time.Second)
+		begin := time.Now()
+		err = worlds[0].Close(t.Context())
+		require.ErrorIs(t, err, kolo.ErrDeadline)
+		require.ErrorContains(t, err, heldUp)
+		require.LessOrEqual(t, time.Since(begin), time.Minute)
+		require.ErrorContains(t, worlds[1].Close(t.Context()), "still run: hub world")
+		close(release)
+		synctest.Wait()
+		require.NoError(t, worlds[0].p.close(t.Context())) // what Close had to leave
+	})
+}

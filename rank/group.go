@@ -238,10 +238,15 @@ func (g *Group) leave(ctx context.Context, cause error) error {
 		m.done = make(chan struct{})
 	}
 	g.hub.tell(nil, m)
-	if m.done != nil {
-		<-m.done // before others hear that the rank has closed its world
+	if m.done != nil { // before others hear that the rank has closed its world
+		errs = append(errs, g.world.p.answered(m.done, fmt.Sprintf("the hub of group %q", g.Name())))
 	}
-	g.drain(context.WithoutCancel(ctx)) // the hub resolves what is left at once
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.world.p.cfg.CloseTimeout)
+	defer cancel()
+	if !g.drain(end) { // the hub resolves what is left at once
+		errs = append(errs, &kolo.Error{Group: g.Name(), Rank: g.rank, Peer: kolo.NoRank,
+			Err: fmt.Errorf("%w: %d calls do not end: %s", kolo.ErrDeadline, g.inFlight(), heldUp)})
+	}
 	g.closeNotifies()
 	if n := g.async.Load(); n > 0 && cause == nil {
 		errs = append(errs, &kolo.Error{Group: g.Name(), Rank: g.rank, Peer: kolo.NoRank,

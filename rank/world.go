@@ -349,7 +349,7 @@ func (w *World) leave(ctx context.Context, cause error) error {
 		errs = append(errs, win.Close(ctx))
 	}
 	w.p.depart(w.rank, cause)
-	w.actor.stop(fmt.Errorf("%w: %v has closed its world", kolo.ErrLeft, w.rank))
+	errs = append(errs, w.actor.stop(fmt.Errorf("%w: %v has closed its world", kolo.ErrLeft, w.rank)))
 	w.p.mu.Lock()
 	w.p.open--
 	last := w.p.open == 0
