@@ -33,10 +33,18 @@ type Job struct {
 	Parts    []Part
 	Priority int   // larger first
 	Call     int64 // bytes that the call reads and writes of which the job is a part; 0: those of the job
-	Done     func(t Turn, err error)
+	// Awaited says that all who know of the job do nothing but wait for it, and that
+	// another such job is likely to follow at once: Start may do a share of it, if it
+	// touches no more than MaxAwaited bytes.
+	Awaited bool
+	Done    func(t Turn, err error)
 
 	State JobState
 }
+
+// MaxAwaited is the most bytes that an awaited job touches of which Start does a share: the
+// turn that it is called in takes that long, some 20 microseconds.
+const MaxAwaited = 4 << 20
 
 // Part folds its sources, left to right, and stores the result to each of its
 // destinations, in one pass. With one source that is a copy (or a scaling, if Op
@@ -65,6 +73,7 @@ func (j *Job) Size() int64 {
 
 // Add appends a part and returns it with empty lists, whose memory is used again.
 func (j *Job) Add() *Part {
+	j.State.Cut = false
 	if n := len(j.Parts); n < cap(j.Parts) {
 		j.Parts = j.Parts[:n+1]
 	} else {
@@ -76,7 +85,7 @@ func (j *Job) Add() *Part {
 }
 
 // Reset makes the job empty, keeping its lists.
-func (j *Job) Reset() { j.Parts = j.Parts[:0] }
+func (j *Job) Reset() { j.Parts, j.State.Cut = j.Parts[:0], false }
 
 // AddMove appends the parts that move src to dst: two lists of memory that hold
 // the same bytes in order, cut differently.
@@ -131,14 +140,17 @@ func (c *cursor) take(n int64) kolo.Memory {
 
 // JobState is what an engine notes in a job; it belongs to the engine.
 type JobState struct {
-	Side  [2]Side      // the blocks, in two halves
-	Left  atomic.Int64 // blocks not done
-	Class atomic.Int32 // how urgent it is
-	_     [52]byte
-	Block int64   // bytes of a block
-	Most  int64   // blocks that a helper does at a time
-	First []int32 // number of the first block of each part
-	Err   atomic.Pointer[error]
+	Side   [2]Side      // the blocks, in two halves
+	Left   atomic.Int64 // blocks not done
+	Class  atomic.Int32 // how urgent it is
+	_      [52]byte
+	Shares Shares  // the blocks, in place of these, of a job whose starter does a share of it
+	Cut    bool    // what follows fits the parts; a job that is done again is cut once
+	Blocks int     // their number
+	Block  int64   // bytes of a block
+	Most   int64   // blocks that a helper does at a time
+	First  []int32 // number of the first block of each part
+	Err    atomic.Pointer[error]
 }
 
 // Blocks is how many blocks of a job that runs are done, and of how many; 0 of 0 where the
@@ -175,4 +187,57 @@ func (s *Side) Take() (block int32, ok bool) {
 	}
 	v := s.claim.Add(1) - 1
 	return int32(uint32(v)), uint32(v) < uint32(v>>32)
+}
+
+// Shares is the blocks of a job in one word, so that few processors say in one access what
+// they have done and take more: 16 bits each of the next block, the end of the open
+// ones, the number of blocks that are not done, and of all. Each takes from the end that
+// it chooses. Who starts the job counts as one block that is not done until it leaves.
+type Shares struct {
+	word atomic.Uint64
+	_    [56]byte
+}
+
+// MaxShares is the most blocks of Shares.
+const MaxShares = 1<<16 - 2
+
+// Lay lays blocks open, of which the starter has taken some at one end, from from on.
+func (s *Shares) Lay(blocks, taken int, upper bool) (from int) {
+	next, end := taken, blocks
+	if upper {
+		next, end, from = 0, blocks-taken, blocks-taken
+	}
+	s.word.Store(uint64(next)<<48 | uint64(end)<<32 | uint64(blocks+1)<<16 | uint64(blocks))
+	return from
+}
+
+// Open says whether there are blocks to take.
+func (s *Shares) Open() bool {
+	v := s.word.Load()
+	return v>>48 < v>>32&0xffff
+}
+
+// Left is the number of blocks that are not done, the starter among them.
+func (s *Shares) Left() int { return int(s.word.Load() >> 16 & 0xffff) }
+
+// Take notes that the caller has done so many blocks and gives it part of the open
+// ones: one in parts of all, at least one block. It also says how many are not done.
+func (s *Shares) Take(done, parts int, upper bool) (from, n, left int) {
+	for {
+		v := s.word.Load()
+		next, end, all := int(v>>48), int(v>>32&0xffff), int(v&0xffff)
+		left = int(v>>16&0xffff) - done
+		if n = min(max(1, all/parts), end-next); n == 0 && done == 0 {
+			return 0, 0, left
+		}
+		if upper {
+			end -= n
+			from = end
+		} else {
+			from, next = next, next+n
+		}
+		if s.word.CompareAndSwap(v, uint64(next)<<48|uint64(end)<<32|uint64(left)<<16|uint64(all)) {
+			return from, n, left
+		}
+	}
 }

@@ -2,6 +2,8 @@ package channel
 
 import (
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kolo-ccl/kolo"
@@ -96,4 +98,50 @@ func TestSideGivesEachBlockOnce(t *testing.T) {
 	s.Set(0, 0)
 	_, ok := s.Take()
 	require.False(t, ok)
+}
+
+// Each block of Shares is taken once, whoever takes and from whichever end, and one
+// taker alone hears that none is left, which is so when the starter has left too.
+func TestSharesAreTakenOnce(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for range 500 {
+		blocks, procs := 1+rng.IntN(200), 1+rng.IntN(4)
+		taken := make([]atomic.Int32, blocks)
+		var ends atomic.Int32
+		take := func(s *Shares, from, n int, upper bool) {
+			for left := 0; n > 0; {
+				for b := from; b < from+n; b++ {
+					taken[b].Add(1)
+				}
+				if from, n, left = s.Take(n, 8*procs, upper); n == 0 && left == 0 {
+					ends.Add(1)
+				}
+			}
+		}
+		var s Shares
+		mine, upper := 1+rng.IntN(blocks), rng.IntN(2) == 0
+		first := s.Lay(blocks, mine, upper)
+		require.Equal(t, blocks+1, s.Left())
+		var wg sync.WaitGroup
+		for i := range procs {
+			// ended when no block is open
+			wg.Go(func() {
+				side := i%2 == 0
+				from, n, _ := s.Take(0, procs, side)
+				take(&s, from, n, side)
+			})
+		}
+		take(&s, first, mine, upper)
+		if _, _, left := s.Take(1, 1, upper); left == 0 {
+			ends.Add(1)
+		}
+		wg.Wait()
+		require.False(t, s.Open())
+		require.Equal(t, int32(1), ends.Load(), "of %d blocks, %d of the starter", blocks, mine)
+		for b := range taken {
+			require.Equal(t, int32(1), taken[b].Load(), "block %d of %d", b, blocks)
+		}
+	}
 }

@@ -97,6 +97,7 @@ func (a *arrivals) deposit(t *ticket) receipt {
 
 // meet sends a call on its way to the hub.
 func (h *hub) meet(t *ticket) {
+	t.lends = t.large && !(t.kept && h.far == nil && t.takesTurns())
 	a := &h.places[t.seq%arrivalsAhead]
 	switch a.deposit(t) {
 	case refused:
@@ -177,8 +178,11 @@ func (h *hub) note(t *ticket) *round {
 	rd := h.rounds[i]
 	rd.tickets[me] = t
 	rd.arrived++
-	if t.kept && !t.large && h.far == nil {
+	if t.kept && !t.lends && h.far == nil {
 		rd.kept++
+		if t.large {
+			rd.turns++
+		}
 	}
 	return rd
 }

@@ -88,6 +88,7 @@ type member struct {
 type round struct {
 	tickets []*ticket
 	arrived int
+	turns   int       // of them whose ranks take turns
 	kept    int       // of them that use the ticket that a group keeps, and are waited for without the engine
 	streams int       // of them that are between streams
 	told    bool      // the other processes have been told of it
@@ -444,6 +445,7 @@ func (h *hub) advance() {
 // startJob lets the medium do the running round.
 func (h *hub) startJob() {
 	h.jobHere = false
+	h.job.Awaited = h.rounds[0].turns == len(h.mine)
 	h.p.engine.Start(h.shard, &h.job)
 	if h.jobHere {
 		h.finish(nil)
@@ -577,8 +579,8 @@ func (h *hub) pop(err error) {
 		h.resolveAll(rd, err)
 	}
 	clear(rd.tickets)
-	rd.arrived, rd.kept, rd.streams, rd.ended, rd.told, rd.cause, rd.opened = 0, 0, 0, 0, false, nil, time.Time{}
-	rd.warned = false
+	rd.arrived, rd.kept, rd.turns, rd.streams, rd.ended = 0, 0, 0, 0, 0
+	rd.told, rd.warned, rd.cause, rd.opened = false, false, nil, time.Time{}
 	h.spare = append(h.spare, rd)
 }
 

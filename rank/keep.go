@@ -42,6 +42,8 @@ func (g *Group) keep() *ticket {
 func (g *Group) giveBack(err error) {
 	if err != nil {
 		g.kept = nil
+	} else if t := g.kept; t.large {
+		t.turns.ended(t)
 	}
 	if g.calls.Add(^uint64(0))&keptClosed != 0 { // keptTaken is the lowest bit
 		g.signalIdle()

@@ -112,7 +112,8 @@ func (g *Group) issue(r *Request, async bool) (*ticket, error) {
 	} else {
 		t.known, t.noIn, t.noOut = k, extentOf(t.in.Host) != k.in, extentOf(t.out.Host) != k.out
 		t.edition++
-		t.large = t.size() > lendFrom
+		t.bytes = t.size()
+		t.large = t.bytes > lendFrom
 	}
 	if async {
 		if err := g.room(r); err != nil {
@@ -147,6 +148,7 @@ type asked struct {
 	displs  plan.Displs
 	known   known // the Request that call was made of
 	edition int   // counts the requests that were checked
+	bytes   int64 // of this rank's buffers
 	large   bool  // a rank that waits for it helps the engine
 	noIn    bool  // the call does not use the Request's input
 	noOut   bool

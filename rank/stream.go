@@ -71,7 +71,8 @@ func DoOn(g *Group, r Request, b Between) Work {
 	s.held.s, s.produced.s = s, s
 	t.known = known{}
 	if err = t.fill(g, &r); err == nil {
-		t.large = t.size() > lendFrom
+		t.bytes = t.size()
+		t.large = t.bytes > lendFrom
 		err = g.room(&r)
 	}
 	if err == nil {

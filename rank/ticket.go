@@ -20,6 +20,8 @@ type ticket struct {
 	gen   atomic.Uint64 // counts the uses
 	seq   uint64
 	kept  bool // the group keeps it for blocking calls, see Group.keep
+	lends bool // its rank helps the engine while it waits
+	turns turns
 	asked
 	tag uint64
 	// Of messages: when it was posted, and when it is given up after it was aborted or
@@ -98,7 +100,7 @@ func (t *ticket) wait(ctx context.Context) error {
 	g := t.group
 	switch far := g.hub.far != nil && len(g.hub.mine) == 1; {
 	case far && g.hub.p.poller != nil: // what is to be done comes from outside, and is seen by the poller
-	case t.large:
+	case t.lends:
 		g.hub.p.engine.Lend(&t.state, g.hub.cfg.Priority, t.touches())
 	default:
 		t.look()
@@ -139,7 +141,7 @@ func (t *ticket) wait(ctx context.Context) error {
 }
 
 // touches is the number of bytes that the call reads and writes in this process.
-func (t *ticket) touches() int64 { return t.size() * int64(len(t.group.hub.mine)) }
+func (t *ticket) touches() int64 { return t.bytes * int64(len(t.group.hub.mine)) }
 
 // poll lets the rank read what comes from outside, until the call has ended or nothing has
 // come for a while. A driver gives the rank back from time to time, to look at its context.
@@ -164,7 +166,7 @@ const pollBusy = time.Millisecond
 func (t *ticket) look() {
 	runtime.Gosched()
 	h := t.group.hub
-	if len(h.mine) > h.p.procs || t.ended() {
+	if len(h.mine) > h.p.procs || t.large || t.ended() {
 		return
 	}
 	now := int64(time.Since(h.p.began))

@@ -42,7 +42,7 @@ type process struct {
 	cfg    Config // with defaults
 	procs  int    // GOMAXPROCS when it was made
 	sys    *actor.System
-	host   channel.Engine // of host memory
+	host   *hccs.Engine   // of host memory
 	engine channel.Engine // of all memory: host, or what Config.Engine has made around it
 	// beneath is what Config.Engine has made, where engine is the last resort around it.
 	beneath channel.Engine

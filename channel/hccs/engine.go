@@ -17,6 +17,8 @@ const (
 	wideBlock  = 16 << 10 // bytes of a block, of each operand, where there are more than fewWide
 	slimBlock  = 32 << 10 // and where there are not
 	fewWide    = 4
+	leastBlock = 8 << 10   // in a job of no more than channel.MaxAwaited bytes, which is cut into
+	fewBlocks  = 8         // so many blocks if they are not smaller
 	takeBytes  = 1 << 20   // bytes touched by a helper before it looks for a more urgent job
 	takeLess   = 512 << 10 // and where the job is larger than largeJob, as those are that no cache holds
 	largeJob   = 32 << 20
@@ -25,11 +27,23 @@ const (
 	smallCall  = 8 << 20 // bytes touched by a call up to which it is more urgent than larger ones of its priority
 	levels     = 8       // of priority that are told apart, half of them below 0
 	classes    = 2 * levels
+
+	// For awaited jobs.
+	staySpins   = 20000  // looks, some 10 us, of the starter for the end of what a helper does
+	lingerLooks = 50000  // looks, some 25 to 50 us, of a worker for the next job before it yields
+	lingerTurns = 4      // times that it does so before it parks
+	slotLooks   = 1000   // looks, and
+	slots       = 1000   // times, before it has found one: it may be on the ranks' processor
+	fewMissed   = 3      // jobs that may be started while it finds none, as they wait for that processor
+	leastAlone  = 16     // jobs for which no worker is woken after more were;
+	mostAlone   = 1 << 9 // each time twice as many, up to this
 )
 
 // Engine is the software DMA engine of a process: host memory, host kernels. Small
 // jobs are done on the goroutine that starts them; large ones are cut into blocks
-// that the workers and the lent goroutines take.
+// that the workers and the lent goroutines take. Awaited ones in between are shared by the
+// goroutine that starts them and workers that look for them: two to four accesses to
+// one word are all that they pass between processors.
 type Engine struct {
 	procs   int
 	small   int64 // bytes touched by a job that is done at once
@@ -41,7 +55,19 @@ type Engine struct {
 	open    atomic.Int32                // jobs started and not finished
 	top     atomic.Pointer[channel.Job] // the most urgent of them
 	lent    [classes]atomic.Int32       // goroutines in Lend, by the class of their call
+	shared  atomic.Pointer[channel.Job] // the awaited job that was started last
+	_       [cacheLine]byte
+	awaited atomic.Uint32 // counts the awaited jobs that were started
+	alone   atomic.Uint32 // of these, the one up to which no worker is woken
+	lingers atomic.Int32  // workers in linger
+	_       [cacheLine]byte
 }
+
+// Busy says whether a job that was started is left to workers and lent goroutines.
+func (e *Engine) Busy() bool { return e.open.Load() > 0 }
+
+// cacheLine is what processors move at a time, in pairs of lines.
+const cacheLine = 128
 
 // NewEngine makes an engine with workers goroutines, which are parked while there
 // is no large job; 0 means one per processor (GOMAXPROCS). With one, whoever starts a job
@@ -82,12 +108,95 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 		j.Done(t, runAll(j))
 		return
 	}
-	j.State.Err.Store(nil)
+	if j.State.Err.Load() != nil {
+		j.State.Err.Store(nil)
+	}
 	blocks := cut(j, size)
+	if j.Awaited && size <= channel.MaxAwaited && blocks <= channel.MaxShares {
+		e.stay(t, j, blocks)
+		return
+	}
 	j.State.Left.Store(int64(blocks))
 	c := classOf(j.Priority, max(size, j.Call))
 	j.State.Class.Store(int32(c))
 	e.mu.Lock()
+	e.list(j, blocks)
+	j.State.Side[0].Set(0, blocks/2) // from here on a helper of the job's last run may end this one
+	j.State.Side[1].Set(blocks/2, blocks)
+	e.mu.Unlock()
+	e.wake(c)
+}
+
+// stay does a job with whoever joins, until all is done or a helper takes long for its
+// last blocks: then that one ends the job. Each core begins at its own end, where the other
+// core's caches hold nothing: to bring 16 KiB from there takes longer than the rest of a call.
+func (e *Engine) stay(t channel.Turn, j *channel.Job, blocks int) {
+	share, mine := &j.State.Shares, max(1, blocks/e.procs)
+	upper := cpu.CPU()&1 == 1
+	first := share.Lay(blocks, mine, upper)
+	if e.shared.Load() != j {
+		e.shared.Store(j)
+	}
+	if n := e.awaited.Add(1); e.lingers.Load() == 0 && int32(n-e.alone.Load()) > 0 && e.procs > 1 {
+		e.cond.Signal()
+	}
+	for from, n := first, mine; n > 0; {
+		runBlocks(j, from, n)
+		from, n, _ = share.Take(n, 8*e.procs, upper)
+	}
+	for range staySpins {
+		if share.Left() == 1 { // nobody else looks at the job any more
+			j.Done(t, failed(j))
+			return
+		}
+	}
+	if _, _, left := share.Take(1, 1, upper); left == 0 {
+		j.Done(t, failed(j))
+	}
+}
+
+// join does blocks of a job that its starter is at.
+func (e *Engine) join(j *channel.Job) {
+	upper := cpu.CPU()&1 == 1
+	from, n, left := j.State.Shares.Take(0, e.procs, upper)
+	if n == 0 {
+		return
+	}
+	for n > 0 {
+		runBlocks(j, from, n)
+		from, n, left = j.State.Shares.Take(n, 8*e.procs, upper)
+	}
+	if left == 0 {
+		j.Done(nil, failed(j))
+	}
+}
+
+// runBlocks does blocks of a job. A panic in one is the job's error.
+func runBlocks(j *channel.Job, from, n int) {
+	defer catch(j)
+	for end := from + n; from < end; {
+		from += runBlock(j, from, end)
+	}
+}
+
+// catch makes a panic the job's error.
+func catch(j *channel.Job) {
+	if v := recover(); v != nil {
+		err := channel.Panicked("engine, in a job", v)
+		j.State.Err.CompareAndSwap(nil, &err)
+	}
+}
+
+// failed is the error of a job that is done.
+func failed(j *channel.Job) error {
+	if first := j.State.Err.Load(); first != nil {
+		return *first
+	}
+	return nil
+}
+
+// list puts a job among the others, by urgency; e.mu is held.
+func (e *Engine) list(j *channel.Job, blocks int) {
 	at := len(e.jobs)
 	for at > 0 && before(j, blocks, e.jobs[at-1]) {
 		at--
@@ -96,10 +205,6 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 	copy(e.jobs[at+1:], e.jobs[at:])
 	e.jobs[at] = j
 	e.listed()
-	j.State.Side[0].Set(0, blocks/2) // from here on a helper of the job's last run may end this one
-	j.State.Side[1].Set(blocks/2, blocks)
-	e.mu.Unlock()
-	e.wake(c)
 }
 
 // classOf is how urgent a call is that touches size bytes: a larger class is more urgent.
@@ -141,11 +246,11 @@ func before(j *channel.Job, blocks int, listed *channel.Job) bool {
 	return int64(blocks) < listed.State.Left.Load()
 }
 
-// wake wakes a worker for jobs of class c, unless the lent goroutines keep the
-// processors busy: whoever starts a job and waits for it is one hand more. One of them
-// at least must be here, to wake a worker when it leaves.
+// wake wakes a worker for jobs of class c, unless the lent goroutines, or workers that
+// linger, keep the processors busy: whoever starts a job and waits for it is one hand
+// more. One of them at least must be here, to wake a worker when it leaves.
 func (e *Engine) wake(c int) {
-	if n := e.hands(c); n == 0 || n < e.procs-1 {
+	if n := e.hands(c) + int(e.lingers.Load()); n == 0 || n < e.procs-1 {
 		e.cond.Signal()
 	}
 }
@@ -154,6 +259,9 @@ func (e *Engine) wake(c int) {
 // their number.
 func cut(j *channel.Job, size int64) int {
 	s := &j.State
+	if s.Cut {
+		return s.Blocks
+	}
 	s.First = s.First[:0]
 	wide := 0
 	for i := range j.Parts {
@@ -162,6 +270,13 @@ func cut(j *channel.Job, size int64) int {
 	s.Block = slimBlock
 	if wide > fewWide {
 		s.Block = wideBlock
+	}
+	if size <= channel.MaxAwaited { // so few that it counts how even the shares are
+		all := int64(0)
+		for i := range j.Parts {
+			all += j.Parts[i].Len()
+		}
+		s.Block = min(s.Block, max(leastBlock, (all/fewBlocks+leastBlock-1)/leastBlock*leastBlock))
 	}
 	n := int64(0)
 	for i := range j.Parts {
@@ -173,7 +288,8 @@ func cut(j *channel.Job, size int64) int {
 		most = takeLess
 	}
 	s.Most = max(1, most*n/size)
-	return int(n)
+	s.Blocks, s.Cut = int(n), true
+	return s.Blocks
 }
 
 // pick is the most urgent job that has blocks to take, or nil. With one job, the
@@ -220,19 +336,14 @@ func (e *Engine) listed() {
 // that a buffer that is reduced again and again stays in that core's caches.
 func (e *Engine) help(j *channel.Job) {
 	if n := e.doSome(j); n > 0 && j.State.Left.Add(-n) == 0 {
-		e.finish(j)
+		j.Done(nil, e.unlist(j))
 	}
 }
 
 // doSome does some blocks of j and returns their number, one if somebody waits for
 // what is more urgent. A panic in one is the job's error.
 func (e *Engine) doSome(j *channel.Job) (n int64) {
-	defer func() {
-		if v := recover(); v != nil {
-			err := channel.Panicked("engine, in a job", v)
-			j.State.Err.CompareAndSwap(nil, &err)
-		}
-	}()
+	defer catch(j)
 	side := cpu.CPU() & 1
 	for range 2 {
 		for n == 0 || n < j.State.Most { // read behind a Take: before it, the job may be another by now
@@ -241,7 +352,7 @@ func (e *Engine) doSome(j *channel.Job) (n int64) {
 				break
 			}
 			n++
-			runBlock(j, block)
+			runBlock(j, int(block), int(block)+1)
 			if e.hurried(int(j.State.Class.Load())) {
 				return n
 			}
@@ -264,7 +375,8 @@ func runAll(j *channel.Job) (err error) {
 	return nil
 }
 
-func (e *Engine) finish(j *channel.Job) {
+// unlist takes a job that is done off the list and returns its error.
+func (e *Engine) unlist(j *channel.Job) error {
 	e.mu.Lock()
 	for i, k := range e.jobs {
 		if k == j {
@@ -274,27 +386,32 @@ func (e *Engine) finish(j *channel.Job) {
 	}
 	e.listed()
 	e.mu.Unlock()
-	var err error
-	if first := j.State.Err.Load(); first != nil {
-		err = *first
-	}
-	j.Done(nil, err)
+	return failed(j)
 }
 
-// runBlock does block b of a job.
-func runBlock(j *channel.Job, b int32) {
+// runBlock does block b of a job and, where that is folded, those of the same part
+// behind it and before end. It returns their number. What is copied to several places is to
+// be in the first cache when it is read again.
+func runBlock(j *channel.Job, b, end int) int {
 	first := j.State.First
 	lo, hi := 0, len(first)-1
 	for lo < hi { // the last part whose first block is at most b
 		mid := (lo + hi + 1) / 2
-		if first[mid] <= b {
+		if int(first[mid]) <= b {
 			lo = mid
 		} else {
 			hi = mid - 1
 		}
 	}
-	off := int64(b-first[lo]) * j.State.Block
-	runPart(j, lo, off, min(j.State.Block, j.Parts[lo].Len()-off))
+	n := 1
+	if len(j.Parts[lo].Src) > 1 {
+		if n = end - b; lo+1 < len(first) {
+			n = min(n, int(first[lo+1])-b)
+		}
+	}
+	off := int64(b-int(first[lo])) * j.State.Block
+	runPart(j, lo, off, min(int64(n)*j.State.Block, j.Parts[lo].Len()-off))
+	return n
 }
 
 // runPart does n bytes of a part, from off on.
@@ -371,8 +488,41 @@ func (e *Engine) leave(c int) {
 	}
 }
 
+// calls says whether awaited jobs have been started since a worker has seen so many of
+// them, for which it is to linger.
+func (e *Engine) calls(seen uint32) bool {
+	n := e.awaited.Load()
+	return n != seen && int32(n-e.alone.Load()) > 0
+}
+
+// linger looks for a job for a moment, since ranks that only wait for each other start
+// one after the other, in less time than it takes to wake a worker. They take turns on one
+// processor and this goroutine is on another: it yields only where no job comes, as it
+// may be that it keeps them from theirs.
+func (e *Engine) linger() (found bool) {
+	defer e.lingers.Add(-1)
+	if int(e.lingers.Add(1)) >= e.procs {
+		return false
+	}
+	looks, turns := slotLooks, slots
+	for turn := 0; turn < turns; turn++ {
+		for range looks {
+			if j := e.shared.Load(); j != nil && j.State.Shares.Open() {
+				e.join(j)
+				found, turn, looks, turns = true, 0, lingerLooks, lingerTurns
+			}
+			if e.open.Load() > 0 && e.pick() != nil {
+				return true
+			}
+		}
+		runtime.Gosched()
+	}
+	return found
+}
+
 // work is a worker.
 func (e *Engine) work() {
+	seen, alone := e.awaited.Load(), uint32(leastAlone)
 	for {
 		j := e.pick()
 		if j != nil {
@@ -384,8 +534,19 @@ func (e *Engine) work() {
 			}
 			continue
 		}
+		if e.calls(seen) {
+			since := e.awaited.Load()
+			found := e.linger()
+			if seen = e.awaited.Load(); found {
+				alone = leastAlone
+			} else if seen-since > fewMissed {
+				e.alone.Store(seen + alone)
+				alone = min(2*alone, mostAlone)
+			}
+			continue
+		}
 		e.mu.Lock()
-		for e.waiting() == nil {
+		for e.waiting() == nil && !e.calls(seen) {
 			if e.closing && len(e.jobs) == 0 {
 				e.mu.Unlock()
 				return

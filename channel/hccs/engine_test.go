@@ -455,7 +455,7 @@ func recycle(t *testing.T, e *Engine, rng *rand.Rand, rounds int) {
 	j := &channel.Job{Done: func(channel.Turn, error) { done <- struct{}{} }}
 	for range rounds {
 		j.Reset()
-		j.Priority = rng.IntN(3)
+		j.Priority, j.Awaited = rng.IntN(3), rng.IntN(2) == 0
 		off, n := rng.IntN(1000), 1+rng.IntN(300_000)
 		if rng.IntN(2) == 0 {
 			n = smallJob/2 + 1 + rng.IntN(slimBlock) // few blocks
@@ -552,16 +552,56 @@ func TestEnginePanicIsTheErrorOfTheJob(t *testing.T) {
 			if short >= n {
 				continue
 			}
-			var j channel.Job
-			p := j.Add()
-			p.Src = append(p.Src, kolo.HostMemory(noise(n, 1)), kolo.HostMemory(noise(short, 2)))
-			p.Dst = append(p.Dst, kolo.HostMemory(make([]byte, n)))
-			j.Op = kernel.OpOf(kolo.Float32, kolo.Sum, 2)
-			require.ErrorIs(t, run(t, e, &j), kolo.ErrPanic)
+			for _, awaited := range []bool{false, true} {
+				j := channel.Job{Awaited: awaited}
+				p := j.Add()
+				p.Src = append(p.Src, kolo.HostMemory(noise(n, 1)), kolo.HostMemory(noise(short, 2)))
+				p.Dst = append(p.Dst, kolo.HostMemory(make([]byte, n)))
+				j.Op = kernel.OpOf(kolo.Float32, kolo.Sum, 2)
+				require.ErrorIs(t, run(t, e, &j), kolo.ErrPanic)
 
-			p.Src[1] = kolo.HostMemory(noise(n, 2))
-			require.NoError(t, run(t, e, &j))
+				p.Src[1] = kolo.HostMemory(noise(n, 2))
+				require.NoError(t, run(t, e, &j))
+			}
 		}
+	}
+}
+
+// Awaited jobs that come one after the other get a worker that looks for them. It parks
+// when no more come.
+func TestWorkerLingersWhileAwaitedJobsCome(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	e := newEngine(t, 2)
+	j := newCopy(channel.MaxAwaited/4, 9, 0)
+	j.Awaited = true
+	end := time.Now().Add(patience)
+	for jobs := 0; jobs < 100 || e.lingers.Load() == 0; jobs++ {
+		clear(j.dst)
+		e.Start(nil, &j.Job)
+		await(t, "an awaited job", j.done)
+		if j.check(t); t.Failed() || time.Now().After(end) {
+			t.Fatalf("after %d jobs %d workers linger", jobs, e.lingers.Load())
+		}
+	}
+	for e.lingers.Load() > 0 {
+		if runtime.Gosched(); time.Now().After(end) {
+			t.Fatal("a worker lingers though no job comes")
+		}
+	}
+}
+
+// An awaited job is done by who starts it where nobody else can.
+func TestAwaitedJobOnOneProcessor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	e := newEngine(t, 1)
+	j := newCopy(1<<20, 10, 0)
+	j.Awaited = true
+	for range 100 {
+		clear(j.dst)
+		e.Start(nil, &j.Job)
+		require.Len(t, j.done, 1)
+		<-j.done
+		j.check(t)
 	}
 }
 
