@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/internal/dynlib"
 
 	"github.com/ebitengine/purego"
 )
@@ -69,63 +70,32 @@ type library struct {
 	at   uintptr // __errno_location
 }
 
-// shelf holds the libraries of the process.
-type shelf struct {
-	mu   sync.Mutex
-	libs map[string]*library
-}
-
-var libraries = sync.OnceValue(func() *shelf { return &shelf{libs: map[string]*library{}} })
+var libraries = sync.OnceValue(func() *dynlib.Shelf[library] { return &dynlib.Shelf[library]{} })
 
 // load finds and binds the first library of the list that can be.
 func load(places []string) (*library, error) {
-	s := libraries()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var tried []string
-	for _, p := range places {
-		if l := s.libs[p]; l != nil {
-			return l, nil
-		}
-		h, err := purego.Dlopen(p, purego.RTLD_NOW|purego.RTLD_GLOBAL) // its providers look for its symbols
-		if err != nil {
-			tried = append(tried, fmt.Sprintf("%s: %s", p, strings.TrimPrefix(err.Error(), p+": ")))
-			continue
-		}
-		l := &library{name: p}
-		if err := l.bind(h); err != nil {
-			return nil, err
-		}
-		s.libs[p] = l
-		return l, nil
+	l, tried, err := libraries().Load(places, bind)
+	if l == nil && err == nil {
+		err = fmt.Errorf("%w: verbs: libibverbs is not here. Install rdma-core (Debian: libibverbs1 ibverbs-providers), or set Config.Library. Looked in this order, the loader's directories and LD_LIBRARY_PATH for names without a directory:\n\t%s",
+			kolo.ErrUnsupported, strings.Join(tried, "\n\t"))
 	}
-	return nil, fmt.Errorf("%w: verbs: libibverbs is not here. Install rdma-core (Debian: libibverbs1 ibverbs-providers), or set Config.Library. Looked in this order, the loader's directories and LD_LIBRARY_PATH for names without a directory:\n\t%s",
-		kolo.ErrUnsupported, strings.Join(tried, "\n\t"))
+	return l, err
 }
 
-func (l *library) bind(h uintptr) error {
+func bind(place string, handle uintptr) (l *library, err error) {
+	l = &library{name: place}
 	var missing []string
-	for i, name := range symbols {
-		p, err := purego.Dlsym(h, name)
-		if err != nil {
-			missing = append(missing, name)
-			continue
-		}
-		l.fns[i] = p
+	for _, i := range dynlib.Bind(handle, symbols[:], l.fns[:]) {
+		missing = append(missing, symbols[i])
 	}
-	libc, err := purego.Dlopen("libc.so.6", purego.RTLD_NOW|purego.RTLD_GLOBAL)
-	if err == nil {
-		l.at, err = purego.Dlsym(libc, "__errno_location")
-	}
-	if err != nil {
-		return fmt.Errorf("%w: verbs: errno: %w", kolo.ErrUnsupported, err)
+	if l.at, err = dynlib.LibC("__errno_location"); err != nil {
+		return nil, fmt.Errorf("%w: verbs: errno: %w", kolo.ErrUnsupported, err)
 	}
 	l.file = fileOf(l.fns[fnOpenDevice])
 	if len(missing) > 0 {
-		_ = purego.Dlclose(h) // there is nothing to be done about it
-		return fmt.Errorf("%w: verbs: %s (%s) has no %s; it is no libibverbs of rdma-core 17 or later", kolo.ErrUnsupported, l.name, l.file, strings.Join(missing, ", "))
+		return nil, fmt.Errorf("%w: verbs: %s (%s) has no %s; it is no libibverbs of rdma-core 17 or later", kolo.ErrUnsupported, l.name, l.file, strings.Join(missing, ", "))
 	}
-	return nil
+	return l, nil
 }
 
 // fileOf is the file that a function was loaded from, "" if it is not known.

@@ -47,6 +47,7 @@ var layers = []*layer{
 	{name: "internal/netlab", is: kit | private, goes: []string{"*"}},
 	{name: "internal/invariant", is: private},
 	{name: "internal/cpu", is: raw | private},
+	{name: "internal/dynlib", is: private},
 	{name: "internal/kernel/gen", is: program | private},
 	{name: "internal/kernel", is: raw | private, imports: []edge{
 		{root, "the element types and operations"},
@@ -115,6 +116,7 @@ var layers = []*layer{
 		{"channel", "the driver registry"},
 		{"channel/roce", "messages, links and the handshake are the same; the queue pairs are an adapter's"},
 		{"channel/roce/rc", "kinds and completions of work requests"},
+		{"internal/dynlib", "libibverbs, found at run time"},
 	}},
 	{name: "channel/*", is: raw, goes: []string{"*"}, imports: []edge{
 		{root, "memory, links, ranks, errors"},
@@ -153,6 +155,7 @@ var layers = []*layer{
 		{"internal/kernel", "what an NPU does not fold is folded on the host"},
 		{"channel", "the devices of a driver are the Engine that moves their memory"},
 		{"plan", "what lies between devices, as a topology"},
+		{"internal/dynlib", "AscendCL, found at run time"},
 	}},
 	{name: "npu/ascend/standin", is: kit | raw},
 	{name: "npu/*", is: raw, goes: []string{"*"}, imports: []edge{
@@ -242,7 +245,7 @@ var outside = []struct {
 	{"google.golang.org/grpc", []string{"cluster"}, "rendezvous and membership between hosts"},
 	{"google.golang.org/protobuf", []string{"cluster"}, "its messages"},
 	{"golang.org/x/sys", []string{"channel/*", "npu/*", "internal/netlab"}, "system calls that package syscall lacks"},
-	{"github.com/ebitengine/purego", []string{"npu/ascend", "npu/ascend/standin", "channel/verbs"}, "libraries of vendors, bound at run time, without cgo"},
+	{"github.com/ebitengine/purego", []string{"npu/ascend", "npu/ascend/standin", "channel/verbs", "internal/dynlib"}, "libraries of vendors, bound at run time, without cgo"},
 	{"github.com/spf13/cobra", []string{"cmd/*"}, "a command with commands, flags and help"},
 	{"github.com/spf13/pflag", []string{"cmd/*"}, "cobra's flags"},
 	{"gonum.org/v1/gonum", []string{"examples/*"}, "BLAS: a matrix product that is worth hiding something behind"},

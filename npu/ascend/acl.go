@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/internal/dynlib"
 
 	"github.com/ebitengine/purego"
 )
@@ -173,61 +174,33 @@ type library struct {
 // eventHandle64 is aclrtIpcEventHandle.
 type eventHandle64 struct{ bytes [64]byte }
 
-// shelf holds the libraries of the process: AscendCL is initialised once in a process
-// and then serves every driver, so it is never unloaded and never finalised.
-type shelf struct {
-	mu   sync.Mutex
-	libs map[string]*library
-}
-
-var libraries = sync.OnceValue(func() *shelf { return &shelf{libs: map[string]*library{}} })
+// libraries are those of the process: AscendCL is initialised once in a process and then
+// serves every driver, so it is never unloaded and never finalised.
+var libraries = sync.OnceValue(func() *dynlib.Shelf[library] { return &dynlib.Shelf[library]{} })
 
 // load finds and binds the first library of the list that can be.
 func load(places []string) (*library, error) {
-	s := libraries()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var tried []string
-	for _, p := range places {
-		if l := s.libs[p]; l != nil {
-			return l, nil
-		}
-		l, err := bind(p)
-		if err == nil {
-			s.libs[p] = l
-			return l, nil
-		}
-		if errors.Is(err, errIncomplete) {
-			return nil, err
-		}
-		tried = append(tried, err.Error())
+	l, tried, err := libraries().Load(places, bind)
+	if l == nil && err == nil {
+		err = fmt.Errorf("%w: AscendCL is not here. Install CANN, source its set_env.sh, or say lib=/path/of/%s. Looked in this order:\n\t%s",
+			kolo.ErrUnsupported, libraryName, strings.Join(tried, "\n\t"))
 	}
-	return nil, fmt.Errorf("%w: AscendCL is not here. Install CANN, source its set_env.sh, or say lib=/path/of/%s. Looked in this order:\n\t%s",
-		kolo.ErrUnsupported, libraryName, strings.Join(tried, "\n\t"))
+	return l, err
 }
 
 var errIncomplete = fmt.Errorf("%w: the library lacks functions", kolo.ErrUnsupported)
 
-func bind(path string) (*library, error) {
-	h, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_GLOBAL)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), path+": "))
-	}
-	l := &library{path: path, handle: h}
+func bind(path string, handle uintptr) (l *library, err error) {
+	l = &library{path: path, handle: handle}
 	var required []string
-	for i, name := range symbols {
-		p, err := purego.Dlsym(h, name)
-		switch {
-		case err == nil:
-			l.fns[i] = p
-		case fn(i) < numRequired:
-			required = append(required, name)
-		default:
-			l.missing = append(l.missing, name)
+	for _, i := range dynlib.Bind(handle, symbols[:], l.fns[:]) {
+		if fn(i) < numRequired {
+			required = append(required, symbols[i])
+		} else {
+			l.missing = append(l.missing, symbols[i])
 		}
 	}
 	if len(required) > 0 {
-		_ = purego.Dlclose(h) // there is nothing to be done about it
 		return nil, fmt.Errorf("%w: %s has no %s; it is no libascendcl.so, or of a CANN that is too old", errIncomplete, path, strings.Join(required, ", "))
 	}
 	if p := l.fns[fnIpcOpenEventHandle]; p != 0 {
@@ -235,11 +208,7 @@ func bind(path string) (*library, error) {
 		purego.RegisterFunc(&open, p)
 		l.opened = func(e *eventHandle64, out *uintptr) int32 { return open(*e, out) }
 	}
-	libc, err := purego.Dlopen("libc.so.6", purego.RTLD_NOW|purego.RTLD_GLOBAL)
-	if err == nil {
-		l.pthread, err = purego.Dlsym(libc, "pthread_self")
-	}
-	if err != nil {
+	if l.pthread, err = dynlib.LibC("pthread_self"); err != nil {
 		return nil, fmt.Errorf("%w: pthread_self: %w", errIncomplete, err)
 	}
 	return l, nil
