@@ -18,7 +18,7 @@ const (
 	DefaultConnectTimeout = 10 * time.Second
 	DefaultLinger         = time.Second
 	DefaultStripes        = 1
-	DefaultEager          = 64 << 10
+	DefaultEager          = 256 << 10
 	DefaultWindow         = 1 << 20
 	DefaultInline         = 512 << 10
 
@@ -70,7 +70,8 @@ type Config struct {
 	Window int
 	// Inline is the size up to which a message that the receiver has asked for goes on the
 	// connection of the small ones, which a rank that waits reads and writes itself; at most
-	// 1 MiB. Larger ones have connections and goroutines of their own. Where the connections
+	// 1 MiB. Larger ones have connections and goroutines of their own, but for those between
+	// processes of a host that have less than two processors each. Where the connections
 	// cannot be polled all of them have. 0 means DefaultInline; less than Eager: none does.
 	Inline int
 	// Buffer sets the kernel's send and receive buffers of a connection in bytes. 0 leaves

@@ -6,7 +6,8 @@
 // granted a window), offers of large ones, and what concerns them. The bytes of a large
 // message go once its receive is there, straight from the sender's memory and straight
 // into the receiver's: up to Config.Inline on the same connection, else on data connections
-// of their own.
+// of their own. Between processes of one host that have no second processor for those
+// everything goes on the same one, in pieces between which small messages get in.
 //
 // A connection begins with a greeting: job, epoch, ranks, limits, and a digest of them. Who
 // is somebody else is told why and closed, and nobody hears of it but the dialler.
