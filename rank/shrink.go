@@ -27,7 +27,9 @@ func (w *World) Survivors() []kolo.Rank {
 // Shrink makes a group of the ranks that are left after others were lost or have closed
 // their worlds. Every rank that is left calls it; it returns when all have, so that they
 // agree on who that is. A rank that is lost meanwhile is left out too. Where the others go on
-// without this rank, the error is kolo.ErrLost and says why. Config.Timeout and ctx bound
+// without this rank, the error is kolo.ErrLost and says why. It is kolo.ErrLost too where all
+// are left and only the data link between two of them has broken: nothing says which of the
+// two is to go, so NewGroup without either is the caller's way on. Config.Timeout and ctx bound
 // the wait for each other.
 func (w *World) Shrink(ctx context.Context) (*Group, error) {
 	var late <-chan time.Time
@@ -63,14 +65,31 @@ func (w *World) Shrink(ctx context.Context) (*Group, error) {
 		if !errors.Is(err, kolo.ErrLeft) && !errors.Is(err, kolo.ErrLost) {
 			return nil, fmt.Errorf("shrink: %w", err)
 		}
+		settled := time.NewTimer(settleTime)
 		select { // another process has heard before this one that a rank is gone
 		case <-news:
+			settled.Stop()
+		case <-settled.C:
+			return nil, allLeft(list, err)
 		case <-late:
-			return nil, fmt.Errorf("shrink: %w", err)
+			return nil, allLeft(list, err)
 		case <-w.canceling(ctx):
 			return nil, fmt.Errorf("shrink: %w", err)
 		}
 	}
+}
+
+// settleTime is how long the loss of a link waits for the word that a rank is lost: twice
+// the time within which package cluster finds that by default.
+const settleTime = 10 * time.Second
+
+// allLeft is the error where nobody is missed and yet the ranks cannot meet.
+func allLeft(list []kolo.Rank, err error) error {
+	if !errors.Is(err, kolo.ErrLost) {
+		return fmt.Errorf("shrink: %w", err)
+	}
+	return fmt.Errorf("shrink: rank %s are all left, but the data link between two of them is broken: no group can have both of its ends, and which one to do without is the caller's choice (NewGroup); %w",
+		kolo.RankList(list), err)
 }
 
 // news is closed when a rank has closed its world or is lost, after the call.
