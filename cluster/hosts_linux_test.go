@@ -177,10 +177,9 @@ func TestOnePartOfANetworkInTwoGoesOn(t *testing.T) {
 	for name, c := range map[string]struct {
 		hosts, cut int // those below cut are one part
 		left       []int
-		says       string
 	}{
-		"larger": {5, 2, []int{2, 3, 4}, "reaches rank 0 and 1, and rank 2, 3 and 4"},
-		"equal":  {4, 2, []int{0, 1}, "reaches rank 2 and 3, and rank 0 and 1"},
+		"larger": {5, 2, []int{2, 3, 4}},
+		"equal":  {4, 2, []int{0, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -212,7 +211,9 @@ func TestOnePartOfANetworkInTwoGoesOn(t *testing.T) {
 					require.Equal(t, kolo.RankList(left), o.wait(t, "SHRUNK", patience))
 					o.wait(t, "DONE", patience)
 				} else {
-					require.Contains(t, o.wait(t, "FAILED", patience), c.says)
+					why := o.wait(t, "FAILED", patience) // another of the part may have ended before
+					require.Contains(t, why, "this process was left out of the world")
+					require.Contains(t, why, "fallen silent")
 				}
 			}
 			require.Less(t, time.Since(at), inTime)
