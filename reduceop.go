@@ -47,9 +47,9 @@ func PreMulSum(scale float64) ReduceOp { return ReduceOp{Kind: OpPreMulSum, Scal
 // Valid says whether the kind is one of those above.
 func (o ReduceOp) Valid() bool { return o.Kind <= OpPreMulSum }
 
-// Check says why the pair of o and d cannot be computed, or nil: ErrUnsupported for a
-// type that is only moved, ErrArgument for what is no operation or type and for a
-// PreMulSum of an integer type whose factor the type cannot hold.
+// Check says why the pair of o and d cannot be computed, or nil: ErrArgument for what is no
+// operation or type, ErrUnsupported for a type that is only moved and for a PreMulSum of an
+// integer type whose factor the type cannot hold.
 func (o ReduceOp) Check(d DType) error {
 	switch {
 	case !o.Valid():

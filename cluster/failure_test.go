@@ -72,11 +72,12 @@ func TestStoppedProcessIsFoundByItsSilence(t *testing.T) {
 // Config.Silence are no reason yet, and before it is over the process is lost.
 func TestSilenceIsNoticedBeforeItsTimeIsOver(t *testing.T) {
 	p := &Process{closing: make(chan struct{}), inbox: newInbox(), links: make([]atomic.Pointer[link], 2),
-		roster: &roster{Members: []Member{{}, {Ranks: []kolo.Rank{5}}}}}
+		roster: &roster{Members: []Member{{Ranks: []kolo.Rank{0}}, {Ranks: []kolo.Rank{5}}}}}
 	l := newLink(p, 1, nil, func() {}, func() {})
 	p.links[1].Store(l)
 	for _, silence := range []time.Duration{DefaultSilence, time.Minute} {
-		h := &heart{p: p, silence: silence, state: make([]life, 2), cause: make([]error, 2), started: true}
+		h := newHeart(p, silence)
+		h.started = true
 		begin := time.Now()
 		l.seen.Store(begin.UnixNano())
 		for at := time.Duration(0); h.state[1] == alive; at += silence / looksPerSilence {

@@ -23,6 +23,11 @@ type heart struct {
 	out []expulsion          // of processes that live, by this one or heard of
 }
 
+func newHeart(p *Process, silence time.Duration) *heart {
+	n := len(p.roster.Members)
+	return &heart{p: p, silence: silence, state: make([]life, n), cause: make([]error, n), mute: make([]bool, n), cut: map[[2]int]time.Time{}}
+}
+
 // life is what is known of a process.
 type life uint8
 

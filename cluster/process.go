@@ -207,7 +207,7 @@ func (p *Process) serveRendezvous() error {
 func (p *Process) live() error {
 	n := len(p.roster.Members)
 	p.links, p.linked = make([]atomic.Pointer[link], n), make(chan int, n)
-	h := &heart{p: p, silence: p.cfg.Silence, state: make([]life, n), cause: make([]error, n), mute: make([]bool, n), cut: map[[2]int]time.Time{}}
+	h := newHeart(p, p.cfg.Silence)
 	ref, err := actor.Spawn[pulse](p.sys.NewShard("heart"), actor.Props{Name: "heart"}, h)
 	if err != nil {
 		return err

@@ -354,9 +354,13 @@ func TestPollSleeps(t *testing.T) {
 	b := newTable(t, []kolo.Rank{0}, []kolo.Rank{1})
 	for n := range 20 {
 		ended := make(chan error, 1)
-		go func() { ended <- b.round(0, n, 1000, 2, true) }() // ends with the round
 		d := b.drivers[0]
-		for start := time.Now(); d.nappers.Load() == 0 || d.bell.asleep.Load() == 0; runtime.Gosched() {
+		before := d.polls.Load()
+		go func() { ended <- b.round(0, n, 1000, 2, true) }() // ends with the round
+		asleep := func() bool {                               // in one of the naps, or after the last of them
+			return d.polls.Load() > before && d.bell.asleep.Load() != 0 && (d.nappers.Load() > 0 || d.pollers.Load() == 0)
+		}
+		for start := time.Now(); !asleep(); runtime.Gosched() {
 			if time.Since(start) > time.Minute {
 				t.Fatal("the rank that waits does not sleep")
 			}
