@@ -333,10 +333,16 @@ func atOnce(call uintptr, fd int, v []unix.Iovec) (int, error) {
 	if len(v) == 0 {
 		return 0, nil
 	}
+	if call == unix.SYS_WRITEV {
+		toWrite(fd, v)
+	}
 	for {
 		n, _, errno := syscall.RawSyscall(call, uintptr(fd), uintptr(unsafe.Pointer(&v[0])), uintptr(len(v)))
 		switch errno {
 		case 0:
+			if call == unix.SYS_READV {
+				haveRead(fd, v, int(n))
+			}
 			clear(v)
 			return int(n), nil
 		case unix.EINTR:
