@@ -267,6 +267,9 @@ func (t *ticket) dress(err error) *kolo.Error {
 		return e
 	}
 	e.Peer, e.Ranks, e.Err = k.Peer, k.Ranks, k.Err
+	if e.Peer == e.Rank && k.Rank >= 0 { // the other end of a broken link has told first
+		e.Peer = k.Rank
+	}
 	switch {
 	case k.Op == kolo.NoCollective:
 	case isMessage(k.Op):

@@ -4,5 +4,5 @@ package tcp
 
 import "golang.org/x/sys/unix"
 
-func toWrite(int, []unix.Iovec)       {}
+func toWrite([]unix.Iovec)            {}
 func haveRead(int, []unix.Iovec, int) {}

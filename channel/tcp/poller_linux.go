@@ -334,7 +334,7 @@ func atOnce(call uintptr, fd int, v []unix.Iovec) (int, error) {
 		return 0, nil
 	}
 	if call == unix.SYS_WRITEV {
-		toWrite(fd, v)
+		toWrite(v)
 	}
 	for {
 		n, _, errno := syscall.RawSyscall(call, uintptr(fd), uintptr(unsafe.Pointer(&v[0])), uintptr(len(v)))
