@@ -1,12 +1,16 @@
 package actor
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // worker is the goroutine that runs shards which a sender may not finish itself.
 type worker struct {
 	mu    sync.Mutex
 	cond  *sync.Cond
-	todo  []*Shard
+	todo  []*Shard // from next on; those before it have been taken
+	next  int
 	done  bool
 	ended chan struct{}
 }
@@ -36,7 +40,7 @@ func (w *worker) loop() {
 	}()
 	for {
 		w.mu.Lock()
-		for len(w.todo) == 0 {
+		for w.next == len(w.todo) {
 			if w.done {
 				over = true
 				w.mu.Unlock()
@@ -44,11 +48,19 @@ func (w *worker) loop() {
 			}
 			w.cond.Wait()
 		}
-		s := w.todo[0]
-		w.todo = append(w.todo[:0], w.todo[1:]...)
+		s := w.first()
 		w.mu.Unlock()
 		carry(s, s.sys.cfg.Budget)
 	}
+}
+
+// first takes the shard that has waited longest; there is one. w.mu is held.
+func (w *worker) first() *Shard {
+	s := w.todo[w.next]
+	if w.next++; 2*w.next >= len(w.todo) { // so that no more are moved than were taken
+		w.todo, w.next = slices.Delete(w.todo, 0, w.next), 0
+	}
+	return s
 }
 
 // close ends the goroutine and waits for it.
