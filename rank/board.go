@@ -50,16 +50,11 @@ func (f *far) parts(rd *round) {
 	h, r := f.h, &f.onBoard
 	c := rd.firstCall()
 	n, size := len(h.ranks), int64(c.DType.Size())
-	counts := c.Counts
-	// bytes of chunk k, and of those before it
-	chunk := func(k int) (off, length int64) {
-		if counts == nil {
-			return int64(k) * c.Count * size, c.Count * size
+	length := func(k int) int64 { // bytes of chunk k
+		if c.Counts == nil {
+			return c.Count * size
 		}
-		for _, x := range counts[:k] {
-			off += x
-		}
-		return off * size, counts[k] * size
+		return c.Counts[k] * size
 	}
 	switch c.Collective.Base() {
 	case kolo.AllReduce:
@@ -71,9 +66,10 @@ func (f *far) parts(rd *round) {
 		p := r.Add(c.Count*size, c.Root, channel.EveryRank, 0)
 		f.each(rd, p, func(t *ticket) kolo.Memory { return t.out }, func(t *ticket) kolo.Memory { return t.out })
 	case kolo.ReduceScatter:
+		off := int64(0)
 		for k := range n {
-			off, length := chunk(k)
-			p := r.Add(length, channel.EveryRank, kolo.Rank(k), off)
+			p := r.Add(length(k), channel.EveryRank, kolo.Rank(k), off)
+			off += length(k)
 			f.each(rd, p, func(t *ticket) kolo.Memory { return t.chunk(t.in, t.displs.In, k, size) }, func(t *ticket) kolo.Memory { return t.out })
 		}
 	case kolo.AllGather, kolo.Gather:
@@ -82,14 +78,14 @@ func (f *far) parts(rd *round) {
 			to = c.Root
 		}
 		for k := range n {
-			_, length := chunk(k)
-			p := r.Add(length, kolo.Rank(k), to, 0)
+			p := r.Add(length(k), kolo.Rank(k), to, 0)
 			f.each(rd, p, func(t *ticket) kolo.Memory { return t.in }, func(t *ticket) kolo.Memory { return t.chunk(t.out, t.displs.Out, k, size) })
 		}
 	case kolo.Scatter:
+		off := int64(0)
 		for k := range n {
-			off, length := chunk(k)
-			p := r.Add(length, c.Root, kolo.Rank(k), off)
+			p := r.Add(length(k), c.Root, kolo.Rank(k), off)
+			off += length(k)
 			f.each(rd, p, func(t *ticket) kolo.Memory { return t.chunk(t.in, t.displs.In, k, size) }, func(t *ticket) kolo.Memory { return t.out })
 		}
 	case kolo.AllToAll:
