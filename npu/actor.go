@@ -8,6 +8,7 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/actor"
+	"github.com/kolo-ccl/kolo/internal/ctxerr"
 )
 
 // Actor is the control plane of a device: memory, streams, events, notifies, health,
@@ -179,8 +180,8 @@ func (a *Actor) Ask(ctx context.Context, m Message) error {
 		<-r.reply // the answer is on its way
 		return r.Err
 	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%w: waiting for device %d: %w", kolo.ErrCanceled, a.device.Info().Index, err)
+	if ctx.Err() != nil {
+		return fmt.Errorf("wait for device %d: %w", a.device.Info().Index, ctxerr.Of(ctx))
 	}
 	return a.gone(kolo.ErrClosed)
 }
@@ -231,7 +232,7 @@ func (a *Actor) Close(ctx context.Context) (Left, error) {
 	select {
 	case <-a.ended:
 	case <-ctx.Done():
-		return m.left, fmt.Errorf("%w: waiting for the actor of device %d: %w", kolo.ErrCanceled, a.device.Info().Index, ctx.Err())
+		return m.left, fmt.Errorf("wait for the actor of device %d: %w", a.device.Info().Index, ctxerr.Of(ctx))
 	}
 	return m.left, a.device.Close(ctx)
 }

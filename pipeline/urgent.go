@@ -9,6 +9,7 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/actor"
+	"github.com/kolo-ccl/kolo/internal/ctxerr"
 	"github.com/kolo-ccl/kolo/npu"
 	"github.com/kolo-ccl/kolo/rank"
 )
@@ -529,7 +530,7 @@ func (u *urgent) use(ctx context.Context, i int) error {
 		select {
 		case <-p.reduced:
 		case <-ctx.Done():
-			u.stopAll(fmt.Errorf("%w: %w", kolo.ErrCanceled, context.Cause(ctx)))
+			u.stopAll(ctxerr.Of(ctx))
 			<-p.reduced
 		}
 		if p.err != nil {
@@ -567,7 +568,7 @@ func (u *urgent) wait(ctx context.Context) (Report, error) {
 	select {
 	case <-u.done:
 	case <-ctx.Done():
-		u.stopAll(fmt.Errorf("%w: %w", kolo.ErrCanceled, context.Cause(ctx)))
+		u.stopAll(ctxerr.Of(ctx))
 		<-u.done
 	}
 	u.mu.Lock()

@@ -190,38 +190,56 @@ func TestPriorityWithRandomOrders(t *testing.T) {
 	}
 }
 
-// What a step waits for ends with its context, on every rank.
+// What a step waits for ends with its context, on every rank, and the error says whether
+// that was a deadline.
 func TestPriorityIsCanceled(t *testing.T) {
-	begun, aborted := make(chan struct{}), make(chan struct{})
-	err := rank.Run(t.Context(), 2, func(ctx context.Context, w *rank.World) error {
-		m := modelOf(100, 100)
-		r, err := pipeline.NewReducer(pipeline.ReducerConfig{Group: w.Group(), Params: m.params, Priority: true, Bucket: 400, Slice: 80})
-		require.NoError(t, err)
-		s, err := r.Begin()
-		require.NoError(t, err)
-		if w.Rank() == 1 { // it never computes
-			close(begun)
-			<-aborted
-			require.NoError(t, s.Abort(errors.New("late")))
-			_, err = s.Wait(ctx)
-			require.ErrorIs(t, err, kolo.ErrAborted)
-			require.NoError(t, r.Close())
-			return nil
-		}
-		<-begun
-		short, stop := context.WithCancel(ctx)
+	canceled := func(ctx context.Context) (context.Context, context.CancelFunc) {
+		ended, stop := context.WithCancel(ctx)
 		stop()
-		require.NoError(t, s.Ready(0))
-		require.ErrorIs(t, s.Use(short, 1), kolo.ErrCanceled)
-		close(aborted)
-		_, err = s.Wait(ctx)
-		require.ErrorIs(t, err, kolo.ErrCanceled)
-		_, err = r.Begin()
-		require.ErrorIs(t, err, kolo.ErrCanceled)
-		require.NoError(t, r.Close())
-		return nil
-	})
-	require.NoError(t, err)
+		return ended, stop
+	}
+	late := func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, 0) }
+	for name, c := range map[string]struct {
+		end  func(context.Context) (context.Context, context.CancelFunc)
+		errs []error
+	}{
+		"Canceled": {canceled, []error{kolo.ErrCanceled, context.Canceled}},
+		"Deadline": {late, []error{kolo.ErrCanceled, kolo.ErrDeadline, context.DeadlineExceeded}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			begun, aborted := make(chan struct{}), make(chan struct{})
+			err := rank.Run(t.Context(), 2, func(ctx context.Context, w *rank.World) error {
+				m := modelOf(100, 100)
+				r, err := pipeline.NewReducer(pipeline.ReducerConfig{Group: w.Group(), Params: m.params, Priority: true, Bucket: 400, Slice: 80})
+				require.NoError(t, err)
+				s, err := r.Begin()
+				require.NoError(t, err)
+				if w.Rank() == 1 { // it never computes
+					close(begun)
+					<-aborted
+					require.NoError(t, s.Abort(errors.New("late")))
+					_, err = s.Wait(ctx)
+					require.ErrorIs(t, err, kolo.ErrAborted)
+					return r.Close()
+				}
+				<-begun
+				short, stop := c.end(ctx)
+				defer stop()
+				require.NoError(t, s.Ready(0))
+				used := s.Use(short, 1)
+				close(aborted)
+				_, waited := s.Wait(ctx)
+				_, again := r.Begin()
+				for _, want := range c.errs {
+					require.ErrorIs(t, used, want)
+					require.ErrorIs(t, waited, want)
+					require.ErrorIs(t, again, want)
+				}
+				return r.Close()
+			})
+			require.NoError(t, err)
+		})
+	}
 }
 
 func TestPriorityThatIsRefused(t *testing.T) {

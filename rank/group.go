@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/internal/ctxerr"
 	"github.com/kolo-ccl/kolo/npu"
 	"github.com/kolo-ccl/kolo/plan"
 )
@@ -270,7 +271,7 @@ func closedBy(ctx context.Context, left <-chan struct{}) error {
 	case <-left: // both are true: it is closed
 		return nil
 	default:
-		return fmt.Errorf("the first Close goes on: %w", canceled(ctx))
+		return fmt.Errorf("the first Close goes on: %w", ctxerr.Of(ctx))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/internal/ctxerr"
 	"github.com/kolo-ccl/kolo/plan"
 )
 
@@ -241,7 +242,7 @@ func (w *World) look(ctx context.Context, q *query, groups []*Group) ([]Progress
 	select {
 	case <-q.done:
 	case <-ctx.Done():
-		err = canceled(ctx)
+		err = ctxerr.Of(ctx)
 	case <-timer.C:
 		err = fmt.Errorf("%w: %v, a call into a driver or a device blocks it", kolo.ErrDeadline, lookTime)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/internal/ctxerr"
 	"github.com/kolo-ccl/kolo/plan"
 )
 
@@ -53,7 +54,7 @@ func DoAsync(g *Group, r Request) Work { return doAsync(g, &r) }
 
 func do(ctx context.Context, g *Group, r *Request) error {
 	if g.world.ended(ctx) != nil {
-		return g.refusal(r, canceled(ctx))
+		return g.refusal(r, ctxerr.Of(ctx))
 	}
 	t, err := g.issue(r, false)
 	if err != nil {

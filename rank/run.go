@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/internal/ctxerr"
 )
 
 // Run runs f once for each of n ranks of this process, each on a goroutine of its
@@ -36,7 +37,7 @@ func (c Config) Run(ctx context.Context, n int, f func(ctx context.Context, w *W
 	stop := context.AfterFunc(ctx, func() {
 		for _, w := range worlds {
 			for _, g := range w.Groups() {
-				g.hub.tell(nil, &failure{err: canceled(ctx)})
+				g.hub.tell(nil, &failure{err: ctxerr.Of(ctx)})
 			}
 		}
 	})
@@ -52,14 +53,6 @@ func (c Config) Run(ctx context.Context, n int, f func(ctx context.Context, w *W
 	}
 	wg.Wait()
 	return errors.Join(errs...)
-}
-
-// canceled says why a context has ended. A context's deadline is a deadline too.
-func canceled(ctx context.Context) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("%w: %w: %w", kolo.ErrCanceled, kolo.ErrDeadline, context.Cause(ctx))
-	}
-	return fmt.Errorf("%w: %w", kolo.ErrCanceled, context.Cause(ctx))
 }
 
 // runRank runs f for one rank and leaves its world, however f ends.

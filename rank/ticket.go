@@ -10,6 +10,7 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/internal/ctxerr"
 )
 
 // ticket is one rank's call on its way: it goes to the group's hub (or, for a
@@ -244,7 +245,7 @@ func (w Work) Done() <-chan struct{} {
 // canceled is the failure of a group for the end of a call's context. The ticket may
 // be used again when the hub hears of it, so all that counts is copied.
 func (t *ticket) canceled(ctx context.Context) *failure {
-	e := t.failure(canceled(ctx))
+	e := t.failure(ctxerr.Of(ctx))
 	if !isMessage(e.Op) {
 		return &failure{why: func(h *hub) { h.canceled(e) }}
 	}

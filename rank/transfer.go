@@ -11,6 +11,7 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/internal/ctxerr"
 )
 
 // TransferDesc is one piece of a transfer: the bytes of Local, and as many from Offset on
@@ -107,7 +108,7 @@ func (win *Window) Connect(ctx context.Context, peer kolo.Rank) (*Target, error)
 	select {
 	case <-g.ready:
 	case <-win.world.canceling(ctx):
-		err = fmt.Errorf("%w; rank %d does not answer, or its window does not listen", canceled(ctx), int(peer))
+		err = fmt.Errorf("%w; rank %d does not answer, or its window does not listen", ctxerr.Of(ctx), int(peer))
 	case <-timeout:
 		err = fmt.Errorf("%w: after %v: rank %d does not answer, or its window does not listen", kolo.ErrDeadline, win.timeout, int(peer))
 	}
@@ -296,7 +297,7 @@ func (x *Transfer) Wait(ctx context.Context) error {
 	case <-x.done:
 	case <-w.canceling(ctx):
 		if !isClosed(x.done) { // else the connection has done no wrong
-			x.target.end(fmt.Errorf("%s: %w", x.what(), canceled(ctx)))
+			x.target.end(fmt.Errorf("%s: %w", x.what(), ctxerr.Of(ctx)))
 		}
 		<-x.done
 	}

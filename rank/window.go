@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/internal/ctxerr"
 )
 
 // Limits of one-sided access.
@@ -185,7 +186,7 @@ func (win *Window) unused(ctx context.Context, r *region) error {
 		case <-free:
 		case <-ctx.Done():
 			if !isClosed(free) {
-				return fmt.Errorf("%w; %d transfers still use the memory", canceled(ctx), users)
+				return fmt.Errorf("%w; %d transfers still use the memory", ctxerr.Of(ctx), users)
 			}
 		}
 	}
@@ -306,7 +307,7 @@ func (win *Window) NextNotice(ctx context.Context) (Notice, error) {
 		case <-news:
 		case <-ctx.Done():
 			if !isClosed(news) {
-				return Notice{}, fmt.Errorf("next notice of window %q: %w", win.name, canceled(ctx))
+				return Notice{}, fmt.Errorf("next notice of window %q: %w", win.name, ctxerr.Of(ctx))
 			}
 		}
 	}
@@ -343,7 +344,7 @@ func (win *Window) Close(ctx context.Context) error {
 	case <-ended:
 	case <-ctx.Done():
 		if !isClosed(ended) {
-			errs = append(errs, canceled(ctx))
+			errs = append(errs, ctxerr.Of(ctx))
 		}
 	}
 	for _, r := range regions {

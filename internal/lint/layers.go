@@ -48,6 +48,9 @@ var layers = []*layer{
 	{name: "internal/invariant", is: private},
 	{name: "internal/cpu", is: raw | private},
 	{name: "internal/dynlib", is: private},
+	{name: "internal/ctxerr", is: private, imports: []edge{
+		{root, "the errors that it gives"},
+	}},
 	{name: "internal/kernel/gen", is: program | private},
 	{name: "internal/kernel", is: raw | private, imports: []edge{
 		{root, "the element types and operations"},
@@ -129,11 +132,13 @@ var layers = []*layer{
 		{root, "memory and errors"},
 		{"actor", "the device actor"},
 		{"internal/drivers", "the drivers that are linked in"},
+		{"internal/ctxerr", "why a context has ended"},
 	}},
 	{name: "npu/driver", imports: []edge{
 		{root, "memory and errors"},
 		{"npu", "the interfaces of devices, and the order of streams"},
 		{"channel", "the devices of a driver are an Engine that moves their memory"},
+		{"internal/ctxerr", "why a context has ended"},
 	}},
 	{name: "npu/nputest", is: kit, goes: []string{"*"}, imports: []edge{
 		{root, "memory and errors"},
@@ -147,6 +152,7 @@ var layers = []*layer{
 		{"internal/kernel", "a simulated device computes on the host"},
 		{"channel", "a cluster of simulated devices is the Engine that moves their memory, in simulated time"},
 		{"trace", "the spans of a timeline"},
+		{"internal/ctxerr", "why a context has ended"},
 	}},
 	{name: "npu/ascend", is: raw, goes: []string{"*"}, imports: []edge{
 		{root, "memory and errors"},
@@ -156,6 +162,7 @@ var layers = []*layer{
 		{"channel", "the devices of a driver are the Engine that moves their memory"},
 		{"plan", "what lies between devices, as a topology"},
 		{"internal/dynlib", "AscendCL, found at run time"},
+		{"internal/ctxerr", "why a context has ended"},
 	}},
 	{name: "npu/ascend/standin", is: kit | raw},
 	{name: "npu/*", is: raw, goes: []string{"*"}, imports: []edge{
@@ -173,6 +180,7 @@ var layers = []*layer{
 		{"channel/pcie", "devices of one process that have no way to each other"},
 		{"npu", "device buffers"},
 		{"internal/kernel", "the operation of a reduction"},
+		{"internal/ctxerr", "why a context has ended"},
 		{"internal/invariant", "scramble a buffer that was handed over"},
 	}},
 	{name: "rank/ranktest", is: kit, goes: []string{"*"}, imports: []edge{
@@ -202,6 +210,7 @@ var layers = []*layer{
 		{"actor", "the chunk actor"},
 		{"npu", "compute that feeds a reduction"},
 		{"rank", "the collectives it overlaps"},
+		{"internal/ctxerr", "why a context has ended"},
 	}},
 	{name: "internal/soak", is: kit | private, goes: []string{"*"}, imports: []edge{
 		{root, "calls, memory, errors"},

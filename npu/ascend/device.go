@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/internal/ctxerr"
 	"github.com/kolo-ccl/kolo/npu"
 	"github.com/kolo-ccl/kolo/npu/driver"
 )
@@ -233,7 +234,7 @@ func (d *device) Wait(ctx context.Context) error {
 	case <-d.ended:
 		return nil
 	case <-ctx.Done():
-		return d.Error("close", fmt.Errorf("%w: the library does not give the device back: %w", kolo.ErrCanceled, ctx.Err()))
+		return d.Error("close", fmt.Errorf("the library does not give the device back: %w", ctxerr.Of(ctx)))
 	}
 }
 

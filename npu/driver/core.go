@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/internal/ctxerr"
 	"github.com/kolo-ccl/kolo/npu"
 )
 
@@ -253,6 +254,6 @@ func receive(ctx context.Context, done <-chan error, wrap func(string, error) er
 	case err := <-done:
 		return err
 	default:
-		return wrap("sync", fmt.Errorf("%w: %w", kolo.ErrCanceled, ctx.Err()))
+		return wrap("sync", ctxerr.Of(ctx))
 	}
 }

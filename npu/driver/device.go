@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/internal/ctxerr"
 	"github.com/kolo-ccl/kolo/npu"
 )
 
@@ -376,7 +377,7 @@ func (d *Device) Close(ctx context.Context) error {
 		select {
 		case <-quiet: // there was nothing to wait for
 		default:
-			return d.Error("close", fmt.Errorf("%w: waiting for what runs: %w", kolo.ErrCanceled, ctx.Err()))
+			return d.Error("close", fmt.Errorf("wait for what runs: %w", ctxerr.Of(ctx)))
 		}
 	}
 	c.Enter()

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/internal/ctxerr"
 	"github.com/kolo-ccl/kolo/npu"
 	"github.com/kolo-ccl/kolo/npu/driver"
 )
@@ -126,7 +126,7 @@ func (c *Cluster) Close(ctx context.Context) error {
 	case <-c.quiet:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w: waiting for the simulated cluster: %w", kolo.ErrCanceled, ctx.Err())
+		return fmt.Errorf("wait for the simulated cluster: %w", ctxerr.Of(ctx))
 	}
 }
 

@@ -1,0 +1,2 @@
+// Package ctxerr says why a context has ended, in the errors of this module.
+package ctxerr
