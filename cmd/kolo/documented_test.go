@@ -27,7 +27,7 @@ func TestDocumentedCommandLines(t *testing.T) {
 	walk((&app{out: io.Discard, err: io.Discard}).command())
 	require.Greater(t, len(lines), 20)
 	shown := regexp.MustCompile("(?m)^ {4}(go run ./cmd/kolo .*)$|`((?:go run ./cmd/kolo|kolo) [^`]*)`")
-	for _, file := range []string{"../../README.md", "../../docs/clusters.md"} {
+	for _, file := range []string{"../../README.md", "../../docs/clusters.md", "../../docs/performance.md"} {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for _, m := range shown.FindAllStringSubmatch(string(text), -1) {
