@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/kolo-ccl/kolo"
 )
@@ -33,6 +34,23 @@ func (b BatchWork) Wait(ctx context.Context) error {
 		errs = append(errs, w.Wait(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// Done is closed when all entries have ended. Wait then returns at once.
+func (b BatchWork) Done() <-chan struct{} {
+	all := newSignal()
+	var left atomic.Int64
+	left.Store(int64(len(b.works)) + 1)
+	count := func() {
+		if left.Add(-1) == 0 {
+			all.close()
+		}
+	}
+	for _, w := range b.works {
+		w.ended().after(count)
+	}
+	count() // for the end of the list: no entry at all is done too
+	return all.ch
 }
 
 // checkEntry says what is wrong with an entry of a batch. All are checked before one

@@ -118,6 +118,34 @@ func TestBatchIsNotBoundToAnOrder(t *testing.T) {
 	})
 }
 
+// A batch is done when its last entry is, and not before, however often it is asked.
+func TestBatchIsDone(t *testing.T) {
+	ranktest.Run(t, 2, func(t *testing.T, g *rank.Group) {
+		<-rank.BatchAsync(g, nil).Done()
+		<-rank.BatchAsync(g, []rank.Request{{Collective: kolo.Barrier}}).Done() // refused
+		if g.Rank() == 1 {
+			require.NoError(t, rank.Send(t.Context(), g, []int32{7}, 0, 0))
+			require.NoError(t, rank.Barrier(t.Context(), g))
+			require.NoError(t, rank.Send(t.Context(), g, []int32{8}, 0, 1))
+			return
+		}
+		got := []int32{0, 0}
+		w := rank.BatchAsync(g, []rank.Request{from(1, 0, got[:1]), from(1, 1, got[1:])})
+		first, second := w.Done(), w.Done()
+		select {
+		case <-first:
+			t.Error("done without its second message")
+		default:
+		}
+		require.NoError(t, rank.Barrier(t.Context(), g))
+		<-first
+		<-second
+		require.Equal(t, []int32{7, 8}, got)
+		require.NoError(t, w.Wait(t.Context()))
+		<-w.Done()
+	})
+}
+
 func TestBatchWithOneSideOnly(t *testing.T) {
 	ranktest.Run(t, 3, func(t *testing.T, g *rank.Group) {
 		switch g.Rank() {

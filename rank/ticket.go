@@ -59,13 +59,40 @@ func parkedFor(seq uint64) uint32 { return uint32(seq)<<2 | ticketParked }
 
 // signal is a channel closed once.
 type signal struct {
-	ch   chan struct{}
-	once sync.Once
+	mu     sync.Mutex
+	closed bool
+	ch     chan struct{}
+	then   []func() // called by close
 }
 
 func newSignal() *signal { return &signal{ch: make(chan struct{})} }
 
-func (s *signal) close() { s.once.Do(func() { close(s.ch) }) }
+func (s *signal) close() {
+	s.mu.Lock()
+	then := s.then
+	if s.then = nil; !s.closed {
+		s.closed = true
+		close(s.ch)
+	}
+	s.mu.Unlock()
+	for _, f := range then {
+		f()
+	}
+}
+
+// after has f called once, when the signal has been closed. f neither blocks nor
+// takes a lock of the group.
+func (s *signal) after(f func()) {
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		s.then = append(s.then, f)
+	}
+	s.mu.Unlock()
+	if closed {
+		f()
+	}
+}
 
 // resolve ends the call. It is called exactly once per use.
 func (t *ticket) resolve(err error) {
@@ -233,13 +260,16 @@ func (w Work) Wait(ctx context.Context) error {
 func (w Work) Refused() error { return w.err }
 
 // Done is closed when the call has ended. Wait then returns at once.
-func (w Work) Done() <-chan struct{} {
+func (w Work) Done() <-chan struct{} { return w.ended().ch }
+
+// ended is the signal that the call has ended.
+func (w Work) ended() *signal {
 	if w.t == nil {
 		s := newSignal()
 		s.close()
-		return s.ch
+		return s
 	}
-	return w.t.group.watch(w.t, w.gen).ch
+	return w.t.group.watch(w.t, w.gen)
 }
 
 // canceled is the failure of a group for the end of a call's context. The ticket may
