@@ -91,8 +91,11 @@ func FuzzArena(f *testing.F) {
 func TestBlocks(t *testing.T) {
 	var l Blocks
 	a, b := &Block{Addr: 512, Size: 100}, &Block{Addr: 1024, Size: 512}
-	l.Add(b)
-	l.Add(a)
+	require.NoError(t, l.Add(b))
+	require.NoError(t, l.Add(a))
+	for _, x := range []*Block{{Addr: 512, Size: 1}, {Addr: 611, Size: 8}, {Addr: 500, Size: 13}, {Addr: 500, Size: 1000}, {Addr: 1000, Size: 25}, {Addr: 1535, Size: 1}} {
+		require.ErrorIs(t, l.Add(x), kolo.ErrOverlap, "%d bytes at %d", x.Size, x.Addr)
+	}
 	require.Equal(t, []*Block{a, b}, l.All())
 	memory := func(at uint64, n int64) kolo.Memory { return kolo.Memory{Space: 1, Addr: at, Size: n} }
 	got, err := l.Find(memory(600, 12))
@@ -112,5 +115,6 @@ func TestBlocks(t *testing.T) {
 	a.Release()
 	_, err = l.Remove(memory(512, 100))
 	require.NoError(t, err)
-	require.Panics(t, func() { l.Add(&Block{Addr: 1000, Size: 100}) })
+	require.ErrorIs(t, l.Add(&Block{Addr: 1000, Size: 100}), kolo.ErrOverlap)
+	require.NoError(t, l.Add(&Block{Addr: 512, Size: 512}), "between what is left")
 }

@@ -40,13 +40,19 @@ func (b *Block) Release() {
 	b.holds--
 }
 
-// Add notes an allocation, which overlaps no other.
-func (l *Blocks) Add(b *Block) {
+// Add notes an allocation. One that overlaps another is refused with kolo.ErrOverlap.
+func (l *Blocks) Add(b *Block) error {
 	i, found := l.search(b.Addr)
-	if found || i > 0 && l.list[i-1].end() > b.Addr || i < len(l.list) && b.end() > l.list[i].Addr {
-		panic(fmt.Sprintf("npu: the allocation at %#x overlaps another", b.Addr))
+	for _, k := range []int{i - 1, i} {
+		if k < 0 || k >= len(l.list) {
+			continue
+		}
+		if x := l.list[k]; k == i && found || x.end() > b.Addr && b.end() > x.Addr {
+			return fmt.Errorf("%w: the %d bytes at %#x and the %d bytes at %#x, which are in use", kolo.ErrOverlap, b.Size, b.Addr, x.Size, x.Addr)
+		}
 	}
 	l.list = slices.Insert(l.list, i, b)
+	return nil
 }
 
 // Find is the block that holds all of the memory.

@@ -22,7 +22,6 @@ type fn int
 // The functions, in the order of symbols.
 const (
 	fnInit fn = iota
-	fnFinalize
 	fnRecentErrMsg
 	fnGetVersion
 	fnGetSocName
@@ -54,45 +53,24 @@ const (
 	fnEnablePeerAccess
 	numRequired // what comes behind may be missing
 
-	fnCreateContext = iota - 1
-	fnDestroyContext
-	fnGetDevice
-	fnResetDeviceForce
+	fnResetDeviceForce = iota - 1
 	fnQueryDeviceStatus
-	fnGetDeviceInfo
-	fnDeviceTaskAbort
 	fnCreateStreamWithConfig
 	fnDestroyStreamForce
 	fnStreamAbort
 	fnSetStreamFailureMode
-	fnSynchronizeStreamWithTimeout
 	fnCreateEventExWithFlag
-	fnQueryEventStatus
-	fnSynchronizeEventWithTimeout
-	fnMemcpy
-	fnMemset
-	fnDisablePeerAccess
 	fnGetDevicesTopo
 	fnIpcMemGetExportKey
 	fnIpcMemImportByKey
 	fnIpcMemSetImportPid
 	fnIpcMemClose
-	fnIpcGetEventHandle
-	fnIpcOpenEventHandle
-	fnCreateNotify
-	fnDestroyNotify
-	fnRecordNotify
-	fnWaitAndResetNotify
-	fnGetNotifyId
-	fnNotifyGetExportKey
-	fnNotifyImportByKey
-	fnNotifySetImportPid
 	numFns
 )
 
 // symbols are the names of the functions.
 var symbols = [numFns]string{
-	fnInit: "aclInit", fnFinalize: "aclFinalize", fnRecentErrMsg: "aclGetRecentErrMsg",
+	fnInit: "aclInit", fnRecentErrMsg: "aclGetRecentErrMsg",
 	fnGetVersion: "aclrtGetVersion", fnGetSocName: "aclrtGetSocName", fnGetDeviceCount: "aclrtGetDeviceCount",
 	fnSetDevice: "aclrtSetDevice", fnResetDevice: "aclrtResetDevice",
 	fnGetCurrentContext: "aclrtGetCurrentContext", fnSetCurrentContext: "aclrtSetCurrentContext",
@@ -104,23 +82,12 @@ var symbols = [numFns]string{
 	fnMalloc: "aclrtMalloc", fnFree: "aclrtFree", fnMallocHost: "aclrtMallocHost", fnFreeHost: "aclrtFreeHost",
 	fnMemcpyAsync: "aclrtMemcpyAsync", fnReduceAsync: "aclrtReduceAsync", fnGetMemInfo: "aclrtGetMemInfo",
 	fnCanAccessPeer: "aclrtDeviceCanAccessPeer", fnEnablePeerAccess: "aclrtDeviceEnablePeerAccess",
-	fnCreateContext: "aclrtCreateContext", fnDestroyContext: "aclrtDestroyContext", fnGetDevice: "aclrtGetDevice",
 	fnResetDeviceForce: "aclrtResetDeviceForce", fnQueryDeviceStatus: "aclrtQueryDeviceStatus",
-	fnGetDeviceInfo: "aclrtGetDeviceInfo", fnDeviceTaskAbort: "aclrtDeviceTaskAbort",
 	fnCreateStreamWithConfig: "aclrtCreateStreamWithConfig", fnDestroyStreamForce: "aclrtDestroyStreamForce",
 	fnStreamAbort: "aclrtStreamAbort", fnSetStreamFailureMode: "aclrtSetStreamFailureMode",
-	fnSynchronizeStreamWithTimeout: "aclrtSynchronizeStreamWithTimeout",
-	fnCreateEventExWithFlag:        "aclrtCreateEventExWithFlag",
-	fnQueryEventStatus:             "aclrtQueryEventStatus", fnSynchronizeEventWithTimeout: "aclrtSynchronizeEventWithTimeout",
-	fnMemcpy: "aclrtMemcpy", fnMemset: "aclrtMemset", fnDisablePeerAccess: "aclrtDeviceDisablePeerAccess",
-	fnGetDevicesTopo:     "aclrtGetDevicesTopo",
+	fnCreateEventExWithFlag: "aclrtCreateEventExWithFlag", fnGetDevicesTopo: "aclrtGetDevicesTopo",
 	fnIpcMemGetExportKey: "aclrtIpcMemGetExportKey", fnIpcMemImportByKey: "aclrtIpcMemImportByKey",
 	fnIpcMemSetImportPid: "aclrtIpcMemSetImportPid", fnIpcMemClose: "aclrtIpcMemClose",
-	fnIpcGetEventHandle: "aclrtIpcGetEventHandle", fnIpcOpenEventHandle: "aclrtIpcOpenEventHandle",
-	fnCreateNotify: "aclrtCreateNotify", fnDestroyNotify: "aclrtDestroyNotify", fnRecordNotify: "aclrtRecordNotify",
-	fnWaitAndResetNotify: "aclrtWaitAndResetNotify", fnGetNotifyId: "aclrtGetNotifyId",
-	fnNotifyGetExportKey: "aclrtNotifyGetExportKey", fnNotifyImportByKey: "aclrtNotifyImportByKey",
-	fnNotifySetImportPid: "aclrtNotifySetImportPid",
 }
 
 // Numbers of the ABI (AscendCL's reference, header version 1.17).
@@ -151,8 +118,6 @@ const (
 	topoSYS    = 0x10
 	topoSIO    = 0x20
 	topoSwitch = 0x40
-
-	infoSuperPod = 405 // aclrtGetDeviceInfo
 )
 
 // library is AscendCL's, bound. Its functions may be called from any thread, but
@@ -162,17 +127,12 @@ type library struct {
 	fns     [numFns]uintptr
 	missing []string // optional functions that it lacks
 	version [3]int32
-	soc     string
 	handle  uintptr
 	pthread uintptr // pthread_self
 
 	initOnce sync.Once
 	initErr  error
-	opened   func(e *eventHandle64, out *uintptr) int32 // aclrtIpcOpenEventHandle: a struct by value
 }
-
-// eventHandle64 is aclrtIpcEventHandle.
-type eventHandle64 struct{ bytes [64]byte }
 
 // libraries are those of the process: AscendCL is initialised once in a process and then
 // serves every driver, so it is never unloaded and never finalised.
@@ -202,11 +162,6 @@ func bind(path string, handle uintptr) (l *library, err error) {
 	}
 	if len(required) > 0 {
 		return nil, fmt.Errorf("%w: %s has no %s; it is no libascendcl.so, or of a CANN that is too old", errIncomplete, path, strings.Join(required, ", "))
-	}
-	if p := l.fns[fnIpcOpenEventHandle]; p != 0 {
-		var open func(eventHandle64, *uintptr) int32
-		purego.RegisterFunc(&open, p)
-		l.opened = func(e *eventHandle64, out *uintptr) int32 { return open(*e, out) }
 	}
 	if l.pthread, err = dynlib.LibC("pthread_self"); err != nil {
 		return nil, fmt.Errorf("%w: pthread_self: %w", errIncomplete, err)

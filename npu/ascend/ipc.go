@@ -4,8 +4,8 @@ package ascend
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
-	"time"
 	"unsafe"
 
 	"github.com/kolo-ccl/kolo"
@@ -13,16 +13,13 @@ import (
 	"github.com/kolo-ccl/kolo/npu/driver"
 )
 
-// keySize is the room for a key of AscendCL's memory or notify.
+// keySize is the room for a key of AscendCL's memory.
 const keySize = 65
 
 // flags of keys.
 const (
 	exportAnyProcess = 1 // the importing process need not be named
 	importPeerAccess = 1
-	notifyAnyProcess = 2
-	notifyPeerAccess = 2
-	eventIPC         = 0x40
 )
 
 // Export makes a key for memory, the whole or a part of what an Alloc gave, by which
@@ -72,7 +69,8 @@ func (v *Driver) owner(m kolo.Memory) (*device, error) {
 }
 
 // Import reaches memory of another process, of size bytes, by its key: it is used as
-// memory of the device, whose streams alone copy it. Close it with Unimport.
+// memory of the device, whose streams alone copy it. Close it with Unimport. Memory of
+// this process, or that was imported before, is refused with kolo.ErrOverlap.
 func (v *Driver) Import(dev npu.Device, key []byte, size int64) (kolo.Memory, error) {
 	m, err := v.importMemory(dev, key, size)
 	if err != nil {
@@ -98,7 +96,11 @@ func (v *Driver) importMemory(dev npu.Device, key []byte, size int64) (kolo.Memo
 	if err != nil {
 		return kolo.Memory{}, err
 	}
-	return d.Import(&npu.Block{Addr: uint64(at), Size: size, Own: allocation{key: k}})
+	m, err := d.Import(&npu.Block{Addr: uint64(at), Size: size, Own: allocation{key: k}})
+	if err != nil && !errors.Is(err, kolo.ErrOverlap) { // what is here already is not closed for who has it
+		_ = d.do(func() error { return v.lib.call(fnIpcMemClose, uintptr(unsafe.Pointer(&k[0]))) }, nil) // nobody has used it
+	}
+	return m, err
 }
 
 // Unimport closes memory that was imported. It is refused with npu.ErrBusy while a
@@ -117,60 +119,4 @@ func (v *Driver) Unimport(m kolo.Memory) error {
 		return fmt.Errorf("close imported memory: %w", err)
 	}
 	return nil
-}
-
-// What follows is AscendCL's notify and event between processes: for the device's
-// thread, as every call with a stream.
-
-func (l *library) newNotify() (uintptr, error) { return l.made(fnCreateNotify, 0, 0) }
-
-func (l *library) recordNotify(n, stream uintptr) error { return l.call(fnRecordNotify, n, stream) }
-
-// waitNotify holds a stream until the notify is set, and resets it; 0 is without end.
-func (l *library) waitNotify(n, stream uintptr, limit time.Duration) error {
-	return l.call(fnWaitAndResetNotify, n, stream, uintptr(limit.Milliseconds()))
-}
-
-func (l *library) notifyID(n uintptr) (id uint32, err error) {
-	err = l.call(fnGetNotifyId, n, uintptr(unsafe.Pointer(&id)))
-	return id, err
-}
-
-func (l *library) exportNotify(n uintptr, pids ...int32) ([]byte, error) {
-	k := make([]byte, keySize)
-	flags := uintptr(0)
-	if len(pids) == 0 {
-		flags = notifyAnyProcess
-	}
-	err := l.call(fnNotifyGetExportKey, n, uintptr(unsafe.Pointer(&k[0])), keySize, flags)
-	if err == nil && len(pids) > 0 {
-		err = l.call(fnNotifySetImportPid, n, uintptr(unsafe.Pointer(&pids[0])), uintptr(len(pids)))
-	}
-	return k, err
-}
-
-func (l *library) importNotify(key []byte) (uintptr, error) {
-	return l.made(fnNotifyImportByKey, uintptr(unsafe.Pointer(&key[0])), notifyPeerAccess)
-}
-
-// exportEvent makes an event that another process opens, and its handle.
-func (l *library) exportEvent() (e uintptr, h *eventHandle64, err error) {
-	if e, err = l.made(fnCreateEventExWithFlag, eventIPC, 0); err != nil {
-		return 0, nil, err
-	}
-	h = &eventHandle64{}
-	return e, h, l.call(fnIpcGetEventHandle, e, uintptr(unsafe.Pointer(h)))
-}
-
-// importEvent opens an event of another process. The handle goes by value, which only
-// a registered function does.
-func (l *library) importEvent(h *eventHandle64) (uintptr, error) {
-	if l.opened == nil {
-		return 0, fmt.Errorf("%w: %s has no %s", kolo.ErrUnsupported, l.path, symbols[fnIpcOpenEventHandle])
-	}
-	var e uintptr
-	if r := l.opened(h, &e); r != 0 {
-		return 0, &Error{Call: symbols[fnIpcOpenEventHandle], Code: r}
-	}
-	return e, nil
 }

@@ -116,13 +116,15 @@ func (d *Device) Alloc(size int64) (kolo.Memory, error) {
 	if err == nil && d.closed {
 		err = d.Trouble() // and the memory has gone with the device
 	}
+	if err == nil {
+		err = d.blocks.Add(b)
+	}
 	if err != nil {
 		if !d.closed {
 			d.used -= size
 		}
 		return kolo.Memory{}, d.Error("alloc", err)
 	}
-	d.blocks.Add(b)
 	return kolo.Memory{Space: d.info.Space, Addr: b.Addr, Size: b.Size}, nil
 }
 
@@ -144,6 +146,7 @@ func (d *Device) Free(m kolo.Memory) error {
 }
 
 // Import makes memory of another process, as large as the block, memory of this device.
+// What overlaps memory that the device has already is refused with kolo.ErrOverlap.
 func (d *Device) Import(b *npu.Block) (kolo.Memory, error) {
 	c := d.core
 	c.mu.Lock()
@@ -151,13 +154,11 @@ func (d *Device) Import(b *npu.Block) (kolo.Memory, error) {
 	if d.closed {
 		return kolo.Memory{}, d.Error("import", d.Trouble())
 	}
-	m := kolo.Memory{Space: d.info.Space, Addr: b.Addr, Size: b.Size}
-	if _, err := d.blocks.Find(m); err == nil {
-		return kolo.Memory{}, d.Error("import", fmt.Errorf("%w: the memory at %#x is this process's own", kolo.ErrArgument, b.Addr))
+	if err := d.blocks.Add(b); err != nil {
+		return kolo.Memory{}, d.Error("import", fmt.Errorf("%w: memory of this process, or imported before", err))
 	}
 	b.Imported = true
-	d.blocks.Add(b)
-	return m, nil
+	return kolo.Memory{Space: d.info.Space, Addr: b.Addr, Size: b.Size}, nil
 }
 
 // Unimport undoes an Import and gives its block.

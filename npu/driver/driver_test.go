@@ -176,8 +176,15 @@ func TestImport(t *testing.T) {
 	m, err := d.Import(&npu.Block{Addr: 1 << 40, Size: 64, Data: make([]byte, 64)})
 	require.NoError(t, err)
 	require.Zero(t, d.Health().Used)
-	_, err = d.Import(&npu.Block{Addr: 1<<40 + 8, Size: 8})
-	require.ErrorIs(t, err, kolo.ErrArgument)
+	for name, b := range map[string]*npu.Block{
+		"within":  {Addr: 1<<40 + 8, Size: 8},
+		"around":  {Addr: 1<<40 - 8, Size: 80},
+		"its end": {Addr: 1<<40 + 60, Size: 8},
+		"again":   {Addr: 1 << 40, Size: 64},
+	} {
+		_, err = d.Import(b)
+		require.ErrorIs(t, err, kolo.ErrOverlap, name)
+	}
 	require.ErrorIs(t, d.Free(m), kolo.ErrArgument)
 	own, err := d.Alloc(64)
 	require.NoError(t, err)

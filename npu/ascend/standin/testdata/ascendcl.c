@@ -21,8 +21,8 @@ typedef void (*callback_t)(void *);
 #define API __attribute__((visibility("default")))
 
 enum { MAXDEV = 16, MAXNAMES = 160 };
-enum kind { STREAM = 1, EVENT, NOTIFY, CONTEXT, MEMORY, HOSTMEM };
-enum work { COPY = 1, REDUCE, RECORD, WAIT_EVENT, SET_NOTIFY, WAIT_NOTIFY, CALL, QUIT };
+enum kind { STREAM = 1, EVENT, CONTEXT, MEMORY, HOSTMEM };
+enum work { COPY = 1, REDUCE, RECORD, WAIT_EVENT, CALL, QUIT };
 
 struct object { // first member of all that has a handle; never freed but by standin_reset
 	enum kind kind;
@@ -31,13 +31,12 @@ struct object { // first member of all that has a handle; never freed but by sta
 };
 struct memory { struct object o; char *at; size_t size; char *raw; };
 struct event { struct object o; uint64_t recorded, done; struct timespec when; int flags; };
-struct notify { struct object o; int set; };
 struct context { struct object o; };
 struct reporter { pthread_t thread; struct call *head, *tail; int streams; struct reporter *next; };
 struct call { callback_t f; void *arg; int block, done; struct call *next; };
 struct task {
 	enum work what; char *dst; const char *src; size_t n; int op, type; uint64_t seq;
-	struct event *ev; struct notify *nt; uint32_t timeout; struct call *call; struct task *next;
+	struct event *ev; struct call *call; struct task *next;
 };
 struct stream {
 	struct object o; pthread_t thread; struct task *head, *tail; int busy, aborting, quit, stop_on_failure;
@@ -191,12 +190,6 @@ API rc_t aclInit(const char *cfg) {
 	inited = 1;
 	return leave(0);
 }
-API rc_t aclFinalize(void) {
-	ENTER("aclFinalize");
-	for (int i = 0; i < MAXDEV; i++) if (devs[i].users) violation("aclFinalize with device %d in use", i);
-	inited = 0;
-	return leave(0);
-}
 API const char *aclGetRecentErrMsg(void) { return text[0] ? text : 0; }
 API rc_t aclrtGetVersion(int32_t *a, int32_t *b, int32_t *c) { ENTER("aclrtGetVersion"); *a = 1; *b = 17; *c = 0; return leave(0); }
 API const char *aclrtGetSocName(void) { return "stand-in, no NPU"; }
@@ -212,7 +205,6 @@ API rc_t aclrtSetDevice(int32_t d) {
 	if (!devs[d].ctx) devs[d].ctx = make(sizeof(struct context), CONTEXT);
 	return leave(0);
 }
-API rc_t aclrtGetDevice(int32_t *d) { ENTER("aclrtGetDevice"); if (current < 0) return leave(fail(107002, "no device on this thread")); *d = current; return leave(0); }
 
 static void *run(void *arg);
 static rc_t reset(const char *name, int32_t d, int force) {
@@ -240,12 +232,8 @@ static rc_t reset(const char *name, int32_t d, int force) {
 API rc_t aclrtResetDevice(int32_t d) { return reset("aclrtResetDevice", d, 0); }
 API rc_t aclrtResetDeviceForce(int32_t d) { return reset("aclrtResetDeviceForce", d, 1); }
 API rc_t aclrtQueryDeviceStatus(int32_t d, int32_t *st) { ENTER("aclrtQueryDeviceStatus"); if (d < 0 || d >= ndev) return leave(fail(107001, "no device %d", d)); *st = devs[d].lost != 0; return leave(0); }
-API rc_t aclrtGetDeviceInfo(uint32_t d, int32_t attr, int64_t *v) { ENTER("aclrtGetDeviceInfo"); if ((int)d >= ndev || attr < 1) return leave(fail(107000, "device info")); *v = attr == 405 ? 0 : d; return leave(0); }
-API rc_t aclrtDeviceTaskAbort(int32_t d, uint32_t timeout) { (void)timeout; ENTER("aclrtDeviceTaskAbort"); HERE("aclrtDeviceTaskAbort", d); return leave(0); }
 API rc_t aclrtGetDevicesTopo(uint32_t a, uint32_t b, uint64_t *bits) { ENTER("aclrtGetDevicesTopo"); if ((int)a >= ndev || (int)b >= ndev || a == b) return leave(fail(107001, "topology")); *bits = topology; return leave(0); }
 
-API rc_t aclrtCreateContext(void **c, int32_t d) { ENTER("aclrtCreateContext"); if (d < 0 || d >= ndev) return leave(fail(107001, "no device %d", d)); current = d; *c = make(sizeof(struct context), CONTEXT); return leave(0); }
-API rc_t aclrtDestroyContext(void *c) { ENTER("aclrtDestroyContext"); HANDLE("aclrtDestroyContext", c, CONTEXT); ((struct object *)c)->alive = 0; return leave(0); }
 API rc_t aclrtGetCurrentContext(void **c) { ENTER("aclrtGetCurrentContext"); HERE("aclrtGetCurrentContext", -1); *c = devs[current].ctx; return leave(0); }
 API rc_t aclrtSetCurrentContext(void *c) {
 	ENTER("aclrtSetCurrentContext");
@@ -295,18 +283,6 @@ API rc_t aclrtStreamAbort(void *h) {
 	pthread_cond_broadcast(&moved);
 	while (s->aborting && !devs[s->o.dev].lost) pthread_cond_wait(&moved, &mu);
 	return leave(0);
-}
-API rc_t aclrtSynchronizeStreamWithTimeout(void *h, int32_t ms) {
-	ENTER("aclrtSynchronizeStreamWithTimeout");
-	HANDLE("aclrtSynchronizeStreamWithTimeout", h, STREAM);
-	struct stream *s = h;
-	struct timespec t;
-	until(&t, ms);
-	while ((s->head || s->busy) && !s->err && !devs[s->o.dev].lost)
-		if (ms < 0) pthread_cond_wait(&moved, &mu);
-		else if (pthread_cond_timedwait(&moved, &mu, &t)) return leave(fail(507046, "stream not done in %d ms", ms));
-	if (devs[s->o.dev].lost) return leave(fail(devs[s->o.dev].lost, "device lost"));
-	return leave(s->err ? fail(s->err, "a task has failed") : 0);
 }
 
 static rc_t give(struct stream *s, struct task t) {
@@ -371,18 +347,6 @@ static rc_t execute(struct stream *s, struct task *k) {
 	case WAIT_EVENT:
 		while (k->ev->done < k->seq && !stopped(s)) pthread_cond_wait(&moved, &mu);
 		return 0;
-	case SET_NOTIFY:
-		k->nt->set = 1;
-		return 0;
-	case WAIT_NOTIFY: {
-		struct timespec t;
-		until(&t, k->timeout);
-		while (!k->nt->set && !stopped(s))
-			if (k->timeout == 0) pthread_cond_wait(&moved, &mu);
-			else if (pthread_cond_timedwait(&moved, &mu, &t)) return 107019;
-		k->nt->set = 0;
-		return 0;
-	}
 	case CALL: {
 		struct reporter *r = s->rep;
 		struct call *c = k->call;
@@ -458,18 +422,6 @@ API rc_t aclrtStreamWaitEvent(void *st, void *h) {
 	struct event *e = h;
 	if (!e->recorded) violation("aclrtStreamWaitEvent of an event that was never recorded");
 	return leave(give(st, (struct task){.what = WAIT_EVENT, .ev = e, .seq = e->recorded}));
-}
-API rc_t aclrtQueryEventStatus(void *h, int32_t *st) { ENTER("aclrtQueryEventStatus"); HANDLE("aclrtQueryEventStatus", h, EVENT); struct event *e = h; *st = e->done >= e->recorded; return leave(0); }
-API rc_t aclrtSynchronizeEventWithTimeout(void *h, int32_t ms) {
-	ENTER("aclrtSynchronizeEventWithTimeout");
-	HANDLE("aclrtSynchronizeEventWithTimeout", h, EVENT);
-	struct event *e = h;
-	struct timespec t;
-	until(&t, ms);
-	while (e->done < e->recorded)
-		if (ms < 0) pthread_cond_wait(&moved, &mu);
-		else if (pthread_cond_timedwait(&moved, &mu, &t)) return leave(fail(507047, "event not done in %d ms", ms));
-	return leave(0);
 }
 API rc_t aclrtEventElapsedTime(float *ms, void *a, void *b) {
 	ENTER("aclrtEventElapsedTime");
@@ -552,16 +504,14 @@ static rc_t copyable(const char *name, const char *dst, size_t max, const char *
 	*where = have;
 	return 0;
 }
-API rc_t aclrtMemcpy(void *d, size_t max, const void *s, size_t n, int32_t kind) { ENTER("aclrtMemcpy"); HERE("aclrtMemcpy", -1); uint64_t w; rc_t e = copyable("aclrtMemcpy", d, max, s, n, kind, 0, &w); if (e) return leave(e); memmove(d, s, n); return leave(0); }
 API rc_t aclrtMemcpyAsync(void *d, size_t max, const void *s, size_t n, int32_t kind, void *st) {
 	ENTER("aclrtMemcpyAsync");
 	HANDLE("aclrtMemcpyAsync", st, STREAM);
-	uint64_t w;
+	uint64_t w = 0;
 	rc_t e = copyable("aclrtMemcpyAsync", d, max, s, n, kind, 1, &w);
 	if (e) return leave(e);
 	return leave(give(st, (struct task){.what = COPY, .dst = d, .src = s, .n = n, .seq = w}));
 }
-API rc_t aclrtMemset(void *p, size_t max, int32_t v, size_t n) { ENTER("aclrtMemset"); HERE("aclrtMemset", -1); int partly = 0; if (n > max || !find(p, n, &partly)) return leave(fail(107000, "memset")); memset(p, v, n); return leave(0); }
 API rc_t aclrtReduceAsync(void *d, const void *s, uint64_t n, int32_t op, int32_t type, void *st, void *reserved) {
 	ENTER("aclrtReduceAsync");
 	HANDLE("aclrtReduceAsync", st, STREAM);
@@ -584,9 +534,8 @@ API rc_t aclrtDeviceEnablePeerAccess(int32_t p, uint32_t flags) {
 	devs[current].peer[p] = 1;
 	return leave(0);
 }
-API rc_t aclrtDeviceDisablePeerAccess(int32_t p) { ENTER("aclrtDeviceDisablePeerAccess"); HERE("aclrtDeviceDisablePeerAccess", -1); if (p < 0 || p >= ndev || !devs[current].peer[p]) return leave(fail(107000, "peer %d", p)); devs[current].peer[p] = 0; return leave(0); }
 
-// ---- memory, events and notifies of other processes: here, of this one
+// ---- memory of other processes: here, of this one
 
 API rc_t aclrtIpcMemGetExportKey(void *p, size_t n, char *key, size_t len, uint64_t flags) {
 	ENTER("aclrtIpcMemGetExportKey");
@@ -601,36 +550,6 @@ static void *keyed(const char *key, const char *kind) { unsigned long long p = 0
 API rc_t aclrtIpcMemImportByKey(void **p, const char *key, uint64_t flags) { ENTER("aclrtIpcMemImportByKey"); HERE("aclrtIpcMemImportByKey", -1); if (flags > 1 || !(*p = keyed(key, "mem"))) return leave(fail(107000, "import")); return leave(0); }
 API rc_t aclrtIpcMemSetImportPid(const char *key, int32_t *pids, size_t n) { ENTER("aclrtIpcMemSetImportPid"); if (!keyed(key, "mem") || !n || pids[0] <= 0) return leave(fail(107000, "pid")); return leave(0); }
 API rc_t aclrtIpcMemClose(const char *key) { ENTER("aclrtIpcMemClose"); HERE("aclrtIpcMemClose", -1); return leave(keyed(key, "mem") ? 0 : fail(107000, "key")); }
-struct handle { char bytes[64]; };
-API rc_t aclrtIpcGetEventHandle(void *e, struct handle *h) {
-	ENTER("aclrtIpcGetEventHandle");
-	HANDLE("aclrtIpcGetEventHandle", e, EVENT);
-	if (((struct event *)e)->flags != 0x40) return leave(fail(107000, "no event for other processes"));
-	for (int i = 0; i < 64; i++) h->bytes[i] = i * 7 + 1;
-	memcpy(h->bytes + 40, &e, sizeof e);
-	return leave(0);
-}
-API rc_t aclrtIpcOpenEventHandle(struct handle h, void **e) {
-	ENTER("aclrtIpcOpenEventHandle");
-	HERE("aclrtIpcOpenEventHandle", -1);
-	for (int i = 0; i < 64; i++)
-		if ((i < 40 || i >= 40 + (int)sizeof *e) && h.bytes[i] != (char)(i * 7 + 1)) { violation("aclrtIpcOpenEventHandle: byte %d", i); return leave(fail(107000, "handle")); }
-	memcpy(e, h.bytes + 40, sizeof *e);
-	return leave(0);
-}
-API rc_t aclrtCreateNotify(void **n, uint64_t flag) { ENTER("aclrtCreateNotify"); HERE("aclrtCreateNotify", -1); if (flag > 1) return leave(fail(107000, "flag")); *n = make(sizeof(struct notify), NOTIFY); return leave(0); }
-API rc_t aclrtDestroyNotify(void *n) { ENTER("aclrtDestroyNotify"); HANDLE("aclrtDestroyNotify", n, NOTIFY); ((struct object *)n)->alive = 0; return leave(0); }
-API rc_t aclrtRecordNotify(void *n, void *st) {
-	ENTER("aclrtRecordNotify");
-	HANDLE("aclrtRecordNotify", st, STREAM);
-	if (!known(n, NOTIFY)) { violation("aclrtRecordNotify of none"); return leave(fail(107017, "notify")); }
-	return leave(give(st, (struct task){.what = SET_NOTIFY, .nt = n}));
-}
-API rc_t aclrtWaitAndResetNotify(void *n, void *st, uint32_t timeout) { ENTER("aclrtWaitAndResetNotify"); HANDLE("aclrtWaitAndResetNotify", st, STREAM); HANDLE("aclrtWaitAndResetNotify", n, NOTIFY); return leave(give(st, (struct task){.what = WAIT_NOTIFY, .nt = n, .timeout = timeout})); }
-API rc_t aclrtGetNotifyId(void *n, uint32_t *id) { ENTER("aclrtGetNotifyId"); HANDLE("aclrtGetNotifyId", n, NOTIFY); *id = 7; return leave(0); }
-API rc_t aclrtNotifyGetExportKey(void *n, char *key, size_t len, uint64_t flags) { ENTER("aclrtNotifyGetExportKey"); HANDLE("aclrtNotifyGetExportKey", n, NOTIFY); if (len < 65 || flags > 2) return leave(fail(107000, "export")); memset(key, 0, len); snprintf(key, len, "ntf:%llx:0", (unsigned long long)(uintptr_t)n); return leave(0); }
-API rc_t aclrtNotifyImportByKey(void **n, const char *key, uint64_t flags) { ENTER("aclrtNotifyImportByKey"); HERE("aclrtNotifyImportByKey", -1); if (flags > 2 || !(*n = keyed(key, "ntf"))) return leave(fail(107000, "import")); return leave(0); }
-API rc_t aclrtNotifySetImportPid(void *n, int32_t *pids, size_t k) { ENTER("aclrtNotifySetImportPid"); HANDLE("aclrtNotifySetImportPid", n, NOTIFY); return leave(k && pids[0] > 0 ? 0 : fail(107000, "pid")); }
 
 // ---- callbacks
 
