@@ -32,6 +32,7 @@ type poller struct {
 	served      sync.WaitGroup // the goroutine of serve
 	use         sync.RWMutex   // held for reading by ranks that poll
 	rings       atomic.Bool    // the bell is on
+	dry         atomic.Bool    // in the last poll nothing has come for long
 
 	polls atomic.Int64 // how often a rank has stopped to poll
 	waits atomic.Bool  // timer will turn the bell on
@@ -47,8 +48,15 @@ type poller struct {
 
 // How a rank polls.
 const (
-	pollFor  = 200 * time.Microsecond // after the last byte, before it parks
-	againFor = 4                      // looks that ask the last connection first
+	// How long after the last byte before it parks. Where others have the processor between two
+	// looks, time says little: it looks so often too, for theirs may be the bytes. pollLong is
+	// the most; if nothing comes in the next poll either, that one is shorter than what the rank
+	// takes for one in which something has come.
+	pollFor    = 200 * time.Microsecond
+	pollLooks  = 256
+	pollLong   = 4 * time.Millisecond
+	pollLonger = 900 * time.Microsecond
+	againFor   = 4 // looks that ask the last connection first
 	// Looks before the first yield of the processor: where each process of the host that this
 	// driver knows has one, and where they share them.
 	pollYield     = 64
@@ -194,7 +202,10 @@ func (p *poller) poll(done *atomic.Uint32) {
 	}
 	var begin, since time.Time
 	busy := false
-	soon := pollYield
+	soon, long := pollYield, pollLong
+	if p.dry.Load() {
+		long = pollLonger
+	}
 	if p.crowded.Load() {
 		soon = pollYieldSoon
 	}
@@ -207,13 +218,16 @@ func (p *poller) poll(done *atomic.Uint32) {
 			}
 		}
 		if p.again(idle) || p.look() {
-			idle, since = 0, time.Time{}
+			if idle, since = 0, (time.Time{}); p.dry.Load() {
+				p.dry.Store(false)
+			}
 			continue
 		}
 		if idle++; idle%clockEvery == 0 {
 			if since.IsZero() {
 				since = time.Now()
-			} else if time.Since(since) > pollFor {
+			} else if d := time.Since(since); d > pollFor && idle >= pollLooks || d > long {
+				p.dry.Store(true)
 				break
 			}
 		}
