@@ -57,8 +57,12 @@ func run(ctx context.Context, out io.Writer, dir string) error {
 		if err != nil {
 			return err
 		}
+		control, err := npu.Spawn(w.NewShard("device"), d, nil)
+		if err != nil {
+			return err
+		}
 		for _, chunks := range []int{1, 4, 16} {
-			report, err := reduce(ctx, w.Group(), d, chunks)
+			report, err := reduce(ctx, w.Group(), control, chunks)
 			if err != nil {
 				return err
 			}
@@ -69,7 +73,11 @@ func run(ctx context.Context, out io.Writer, dir string) error {
 				}
 			}
 		}
-		return nil
+		left, err := control.Close(ctx)
+		if err == nil && left != (npu.Left{}) {
+			err = fmt.Errorf("not given back: %+v", left)
+		}
+		return err
 	})
 	if err != nil || dir == "" {
 		return err
@@ -90,18 +98,19 @@ func write(name string, spans []trace.Span, as func(io.Writer, []trace.Span) err
 }
 
 // reduce computes a gradient on one stream and, chunk by chunk, sums it over the
-// ranks; another stream has the sum.
-func reduce(ctx context.Context, g *rank.Group, d npu.Device, chunks int) (pipeline.Report, error) {
+// ranks; another stream has the sum. What it needs of the device it asks the device's
+// actor for, and gives back.
+func reduce(ctx context.Context, g *rank.Group, control *npu.Actor, chunks int) (pipeline.Report, error) {
 	none := pipeline.Report{}
-	compute, err := d.NewStream(npu.StreamConfig{Name: "compute"})
+	compute, err := control.Stream(ctx, npu.StreamConfig{Name: "compute"})
 	if err != nil {
 		return none, err
 	}
-	update, err := d.NewStream(npu.StreamConfig{Name: "update"})
+	update, err := control.Stream(ctx, npu.StreamConfig{Name: "update"})
 	if err != nil {
 		return none, err
 	}
-	memory, err := d.Alloc(4 * rows * columns)
+	memory, err := control.Alloc(ctx, 4*rows*columns)
 	if err != nil {
 		return none, err
 	}
@@ -144,7 +153,8 @@ func reduce(ctx context.Context, g *rank.Group, d npu.Device, chunks int) (pipel
 	if err := a.Close(); err != nil {
 		return none, err
 	}
-	return report, d.Free(memory)
+	return report, errors.Join(control.Free(ctx, memory),
+		control.Ask(ctx, &npu.CloseHandle{Handle: compute}), control.Ask(ctx, &npu.CloseHandle{Handle: update}))
 }
 
 // kernel computes some columns of a rank's gradient.
