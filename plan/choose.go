@@ -22,14 +22,14 @@ import (
 // "small groups ring, large ones tree, uneven ones mesh": that rule is Static here.
 // Measured is what HCCL really does, with figures of a probe instead of constants.
 
-// Way is how Choose decides when nothing is forced.
-type Way uint8
+// Method is how Choose decides when nothing is forced.
+type Method uint8
 
-// The ways.
+// The methods.
 const (
 	// Measured takes the algorithm of the least cost in the alpha-beta-gamma model,
 	// with the figures of the Topology. Ties go to the earlier in the table.
-	Measured Way = iota
+	Measured Method = iota
 	// Static looks at the number and the place of the ranks alone: ring for up to 15
 	// ranks, tree from 16, mesh where Topology.Asymmetric says something. (The rule is
 	// usually told as ring up to 8 and tree from 16; between the two a ring it is
@@ -44,8 +44,8 @@ const (
 const treeFrom = 16
 
 // String is "measured", "static" or "timed".
-func (w Way) String() string {
-	switch w {
+func (m Method) String() string {
+	switch m {
 	case Measured:
 		return "measured"
 	case Static:
@@ -53,16 +53,16 @@ func (w Way) String() string {
 	case Timed:
 		return "timed"
 	}
-	return fmt.Sprintf("Way(%d)", uint8(w))
+	return fmt.Sprintf("Method(%d)", uint8(m))
 }
 
 // Policy is what a user may say about the choice. The zero value is the measured
-// way with nothing forced. Of several overrides the first of Per, Algorithm and
+// method with nothing forced. Of several overrides the first of Per, Algorithm and
 // HCCLAlgo that speaks of the collective counts. A forced algorithm that cannot do
 // the collective is an error, never a reason to take another. All ranks of a group
 // must have the same Policy.
 type Policy struct {
-	Way Way
+	Method Method
 	// Reproducible admits, for collectives that reduce, only algorithms that fold the
 	// values of all ranks in rank order in one pass: the bits of the result then do
 	// not depend on sizes, cuts or the algorithm.
@@ -73,7 +73,7 @@ type Policy struct {
 	Per map[kolo.Collective]string
 	// HCCLAlgo is a value of HCCL_ALGO; see ParseHCCLAlgo.
 	HCCLAlgo string
-	// Tuning is a table of choices that counts where nothing is forced: before the way,
+	// Tuning is a table of choices that counts where nothing is forced: before the method,
 	// and with its disabled algorithms left out of it. nil: none. It must not change.
 	Tuning *Tuning
 }
@@ -81,8 +81,8 @@ type Policy struct {
 // Validate says what in the policy cannot be understood, or nil. Whether the forced
 // algorithms serve is seen only with a collective and a topology, by Choose.
 func (p Policy) Validate() error {
-	if p.Way > Timed {
-		return fmt.Errorf("%w: no way to choose %d; known: measured, static, timed", kolo.ErrArgument, p.Way)
+	if p.Method > Timed {
+		return fmt.Errorf("%w: no method of choice %d; known: measured, static, timed", kolo.ErrArgument, p.Method)
 	}
 	names := []string{p.Algorithm}
 	for _, c := range kolo.Collectives() {
@@ -318,8 +318,8 @@ func chooseFrom(table []*Algorithm, c kolo.Collective, size int64, t *Topology, 
 	if err := t.Validate(); err != nil {
 		return Choice{}, err
 	}
-	if size < 0 || p.Way > Timed {
-		return Choice{}, fmt.Errorf("%w: %v over %d bytes, chosen by %v", kolo.ErrArgument, c, size, p.Way)
+	if size < 0 || p.Method > Timed {
+		return Choice{}, fmt.Errorf("%w: %v over %d bytes, chosen by %v", kolo.ErrArgument, c, size, p.Method)
 	}
 	if c == kolo.Barrier {
 		size = 0
@@ -344,7 +344,7 @@ func chooseFrom(table []*Algorithm, c kolo.Collective, size int64, t *Topology, 
 		at, err = ch.prefer("a single rank: nothing travels", "ring")
 	case ch.tuned() >= 0:
 		at = ch.tuned()
-	case p.Way == Static:
+	case p.Method == Static:
 		at, err = ch.static()
 	default:
 		at, err = ch.cheapest()

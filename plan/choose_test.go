@@ -147,7 +147,7 @@ func TestStaticRule(t *testing.T) {
 		{"in one process", kolo.AllReduce, OneProcess(4), "ring", "ring"},
 		{"only the medium", kolo.Gather, OneProcess(4), "fabric", "ring cannot, fabric is nearest"},
 	} {
-		ch, err := chooseFrom(paperTable(), row.collective, 1<<20, row.top, Policy{Way: Static})
+		ch, err := chooseFrom(paperTable(), row.collective, 1<<20, row.top, Policy{Method: Static})
 		require.NoError(t, err, row.name)
 		require.Equal(t, row.want, ch.Algorithm, row.name)
 		require.Contains(t, ch.Why, row.why, row.name)
@@ -156,9 +156,9 @@ func TestStaticRule(t *testing.T) {
 
 func TestReproducible(t *testing.T) {
 	reproducible := Policy{Reproducible: true}
-	for _, way := range []Way{Measured, Static} {
+	for _, method := range []Method{Measured, Static} {
 		for _, size := range []int64{8, 1 << 20, 1 << 30} {
-			ch, err := chooseFrom(paperTable(), kolo.AllReduce, size, flatNet(16), Policy{Way: way, Reproducible: true})
+			ch, err := chooseFrom(paperTable(), kolo.AllReduce, size, flatNet(16), Policy{Method: method, Reproducible: true})
 			require.NoError(t, err)
 			require.Contains(t, ordered, ch.Algorithm)
 		}
@@ -214,8 +214,8 @@ func TestForced(t *testing.T) {
 
 func TestPolicyValidate(t *testing.T) {
 	require.NoError(t, Policy{}.Validate())
-	require.NoError(t, Policy{Way: Static, Algorithm: "ring", HCCLAlgo: "level0:NA"}.Validate())
-	for _, p := range []Policy{{Way: 9}, {Algorithm: "x"}, {Per: map[kolo.Collective]string{kolo.Reduce: "x"}}, {HCCLAlgo: "x"}} {
+	require.NoError(t, Policy{Method: Static, Algorithm: "ring", HCCLAlgo: "level0:NA"}.Validate())
+	for _, p := range []Policy{{Method: 9}, {Algorithm: "x"}, {Per: map[kolo.Collective]string{kolo.Reduce: "x"}}, {HCCLAlgo: "x"}} {
 		require.ErrorIs(t, p.Validate(), kolo.ErrArgument, "%+v", p)
 	}
 }
@@ -244,7 +244,7 @@ func TestChooseRefusesWhatMakesNoSense(t *testing.T) {
 		_, err := Choose(row.call, row.top, Policy{})
 		require.ErrorIs(t, err, kolo.ErrArgument, name)
 	}
-	_, err := Choose(call(kolo.AllReduce, 1), OneServer(2), Policy{Way: 7})
+	_, err := Choose(call(kolo.AllReduce, 1), OneServer(2), Policy{Method: 7})
 	require.ErrorIs(t, err, kolo.ErrArgument)
 }
 
@@ -352,8 +352,8 @@ func TestChoiceTables(t *testing.T) {
 	show("a flat net", paperTable(), kolo.AllReduce, 1<<20, flatNet(33), Policy{})
 	show("two servers", paperTable(), kolo.AllReduce, 4096, mustServers(t, 4, 4), Policy{})
 	show("reproducible", paperTable(), kolo.AllReduce, 4096, flatNet(8), Policy{Reproducible: true})
-	show("the static rule", paperTable(), kolo.AllReduce, 1<<20, OneServer(16), Policy{Way: Static})
-	show("the static rule, not served", paperTable(), kolo.AllToAll, 1<<20, mustServers(t, 3, 1), Policy{Way: Static})
+	show("the static rule", paperTable(), kolo.AllReduce, 1<<20, OneServer(16), Policy{Method: Static})
+	show("the static rule, not served", paperTable(), kolo.AllToAll, 1<<20, mustServers(t, 3, 1), Policy{Method: Static})
 	show("forced", paperTable(), kolo.AllReduce, 1<<20, OneServer(8), Policy{Algorithm: "tree"})
 	show("forced, not served", paperTable(), kolo.Broadcast, 1<<20, OneServer(8), Policy{Algorithm: "tree"})
 	show("nothing serves", paperTable(), kolo.Scatter, 1<<20, OneServer(8), Policy{})

@@ -29,7 +29,7 @@ func (ch Choice) subject() string {
 // every algorithm with its cost and why it won, lost or does not serve.
 func (ch Choice) Explain() string {
 	var b strings.Builder
-	how := ch.Policy.Way.String()
+	how := ch.Policy.Method.String()
 	if ch.Policy.Reproducible {
 		how += ", reproducible"
 	}

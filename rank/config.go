@@ -40,7 +40,7 @@ type Config struct {
 	// done by one algorithm after the other; the fastest stays until its times change. The
 	// order in which a sum is folded may then change from call to call, unless Reproducible.
 	// Groups that span processes are not timed, since all must choose alike: see Tune.
-	Choice plan.Way
+	Choice plan.Method
 	// Contest are the limits for Timed. Other than for Tune the default of Fringe is
 	// Within: whom the model thinks little of costs no call.
 	Contest plan.ContestConfig
@@ -161,7 +161,7 @@ func (c *Config) Validate() error {
 	if c.Check > Strict {
 		return fmt.Errorf("%w: Config.Check %d; known: digests, strict", kolo.ErrArgument, c.Check)
 	}
-	if err := (plan.Policy{Way: c.Choice}).Validate(); err != nil {
+	if err := (plan.Policy{Method: c.Choice}).Validate(); err != nil {
 		return fmt.Errorf("Config.Choice: %w", err)
 	}
 	if err := (plan.Policy{Tuning: c.Tuning}).Validate(); err != nil {
@@ -186,7 +186,7 @@ func (c *Config) checkAlgorithm(algorithm string) error {
 
 // policy is how algorithms are chosen with an Algorithm setting.
 func (c *Config) policy(algorithm string) plan.Policy {
-	return plan.Policy{Way: c.Choice, Reproducible: c.Reproducible, Tuning: c.Tuning}.Force(algorithm)
+	return plan.Policy{Method: c.Choice, Reproducible: c.Reproducible, Tuning: c.Tuning}.Force(algorithm)
 }
 
 // tuningText is a tuning in a word or two.

@@ -241,7 +241,7 @@ func (h *hub) choose(c *kolo.Call) (plan.Choice, error) {
 	if err != nil {
 		return got, err
 	}
-	if p.policy.Way == plan.Timed && got.ByCost {
+	if p.policy.Method == plan.Timed && got.ByCost {
 		got = p.timed(k, got)
 	}
 	if sizes.Low < sizes.High {

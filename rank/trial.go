@@ -79,7 +79,7 @@ func volume(c *kolo.Call) int64 {
 // newTrial is the trial for a class, nil where there is nothing to find out: another way of
 // choice, a forced algorithm, ranks in other processes, or one algorithm alone.
 func (p *plans) newTrial(k class, ch plan.Choice) *trial {
-	if p.policy.Way != plan.Timed || !ch.ByCost || p.blind {
+	if p.policy.Method != plan.Timed || !ch.ByCost || p.blind {
 		return nil
 	}
 	config := p.contest

@@ -363,7 +363,7 @@ func TestTimedOnlyWhereNothingElseDecides(t *testing.T) {
 
 // Only calls of one size are compared; when it is no longer called, another takes its place.
 func TestTrialComparesOneSize(t *testing.T) {
-	ch, err := plan.ChooseSize(kolo.AllReduce, 4000, plan.OneServer(4), plan.Policy{Way: plan.Timed})
+	ch, err := plan.ChooseSize(kolo.AllReduce, 4000, plan.OneServer(4), plan.Policy{Method: plan.Timed})
 	require.NoError(t, err)
 	p := &plans{topo: plan.OneServer(4), policy: ch.Policy, trials: map[class]*trial{}}
 	x := p.newTrial(class{}, ch)

@@ -341,7 +341,7 @@ func (a *app) planExplain() *cobra.Command {
 		}
 		policy := plan.Policy{Reproducible: reproducible}.Force(algo)
 		if static {
-			policy.Way = plan.Static
+			policy.Method = plan.Static
 		}
 		choice, err := plan.Choose(s.call, s.topo, policy)
 		if err != nil {

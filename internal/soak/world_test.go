@@ -31,7 +31,7 @@ type worldSpec struct {
 	servers   []int  // of one process: ranks of each server, if not all are in one
 	algorithm string
 	medium    bool
-	choice    plan.Way
+	choice    plan.Method
 	check     rank.Check
 	diagnose  rank.Diagnosis
 	overflow  bool
@@ -80,7 +80,7 @@ func randomWorld(rng *rand.Rand, kind string) worldSpec {
 		rng.Shuffle(len(w.of), func(i, k int) { w.of[i], w.of[k] = w.of[k], w.of[i] })
 	}
 	w.medium = rng.IntN(2) == 0
-	w.choice = plan.Way(rng.IntN(3))
+	w.choice = plan.Method(rng.IntN(3))
 	switch rng.IntN(8) {
 	case 0:
 		w.algorithm = plan.Algorithms()[rng.IntN(len(plan.Algorithms()))].Name
