@@ -16,17 +16,19 @@ import (
 )
 
 // Progress is how far one call of one rank has come: a call that was made and has not
-// ended. It is a look at a moment, and a value: two looks at a call say whether it moves
-// (Stuck). That a call has begun on every rank says nothing of whether it will ever end.
+// ended, or a transfer of a window. It is a look at a moment, and a value: two looks at a
+// call say whether it moves (Stuck). That a call has begun on every rank says nothing of
+// whether it will ever end.
 type Progress struct {
-	Group string
-	Rank  kolo.Rank // of whom the call is, in the group
-	Call  kolo.Call // of a Send or Recv Root is the peer
-	Seq   uint64    // the call's number, of a collective
-	Tag   uint64    // of a Send or Recv
-	Phase Phase
+	Group  string    // of a transfer empty
+	Window string    // of a transfer the window's name
+	Rank   kolo.Rank // of whom the call is, in the group; of a transfer in the world
+	Call   kolo.Call // of a Send or Recv Root is the peer; of a transfer kolo.NoCollective
+	Seq    uint64    // the call's number, of a collective; of a transfer that on its connection
+	Tag    uint64    // of a Send or Recv; of a transfer its connection
+	Phase  Phase
 	// Since is when the rank began to wait for the call; zero if it does not wait yet, or
-	// if nobody has noted it (messages of a group without a Timeout).
+	// if nobody has noted it (messages and transfers without a Timeout).
 	Since     time.Time
 	Algorithm string // of a collective that runs
 	// Steps are those of this rank's choreography, or the blocks of a medium; 0 where
@@ -67,11 +69,12 @@ func (p Phase) String() string {
 // Wait is one thing that a call waits for.
 type Wait struct {
 	// For is what: WaitCall, WaitStream, WaitEnd or WaitMedium, the opcode of a step (send,
-	// recv, recv-reduce, copy, reduce, scale), or of a message send or receive.
+	// recv, recv-reduce, copy, reduce, scale), of a message send or receive, of a transfer
+	// put, get or notify.
 	For   string
-	Peers []kolo.Rank // group ranks who are to do it; none: this rank's own engine or stream
+	Peers []kolo.Rank // ranks, of Progress.Group or the world, who are to do it; none: this rank's own engine or stream
 	Step  int         // its index; -1: it is no step
-	Bytes int64       // of a step or a message
+	Bytes int64       // of a step, a message or a transfer
 	// Carried is what the driver has carried between this rank and the peers since they
 	// connected, in bytes, for all calls and with what it adds. It grows while a message is
 	// on its way. 0 where the driver does not count.
@@ -91,13 +94,14 @@ const (
 // String is the call, and what it waits for, in a sentence.
 func (p Progress) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "rank %d: %v", int(p.Rank), &p.Call)
-	if isMessage(p.Call.Collective) {
-		fmt.Fprintf(&b, " (tag %d)", p.Tag)
-	} else {
-		fmt.Fprintf(&b, " #%d", p.Seq)
+	switch {
+	case p.Call.Collective == kolo.NoCollective:
+		fmt.Fprintf(&b, "rank %d: transfer #%d of window %q, %v", int(p.Rank), p.Seq, p.Window, p.Phase)
+	case isMessage(p.Call.Collective):
+		fmt.Fprintf(&b, "rank %d: %v (tag %d) of group %q, %v", int(p.Rank), &p.Call, p.Tag, p.Group, p.Phase)
+	default:
+		fmt.Fprintf(&b, "rank %d: %v #%d of group %q, %v", int(p.Rank), &p.Call, p.Seq, p.Group, p.Phase)
 	}
-	fmt.Fprintf(&b, " of group %q, %v", p.Group, p.Phase)
 	if !p.Since.IsZero() {
 		fmt.Fprintf(&b, " since %s", p.Since.Format("15:04:05.000"))
 	}
@@ -137,7 +141,7 @@ func (w *Wait) String() string {
 
 // is says whether two looks are at one call.
 func (p *Progress) is(q *Progress) bool {
-	same := p.Group == q.Group && p.Rank == q.Rank && p.Seq == q.Seq && p.Tag == q.Tag && p.Call.Collective == q.Call.Collective
+	same := p.Group == q.Group && p.Window == q.Window && p.Rank == q.Rank && p.Seq == q.Seq && p.Tag == q.Tag && p.Call.Collective == q.Call.Collective
 	return same && (!isMessage(p.Call.Collective) || p.Call.Root == q.Call.Root && p.Since.Equal(q.Since))
 }
 
@@ -169,12 +173,12 @@ func Stuck(earlier, later []Progress) []Progress {
 	return list
 }
 
-// Progress lists the calls of this rank in all groups that have been made and have not
-// ended, by group and number. It asks the actors that have them, which answer at once and
+// Progress lists the calls of this rank in all groups and the transfers of its windows that
+// have been made and have not ended, by group, window and number. It asks the actors that have them, which answer at once and
 // are not held up; a call that nobody looks at costs nothing for it. It returns by the end
 // of ctx, and after a second at the latest, with what was answered by then and an error
 // that names who has not: something blocks that actor, a driver most likely. Any goroutine
-// may call it, as often as it likes. Transfers of windows are not listed.
+// may call it, as often as it likes. A transfer is listed by the rank that has asked for it.
 func (w *World) Progress(ctx context.Context) ([]Progress, error) {
 	return w.look(ctx, &query{}, w.Groups())
 }
@@ -250,7 +254,7 @@ func (w *World) look(ctx context.Context, q *query, groups []*Group) ([]Progress
 	defer q.mu.Unlock()
 	found := slices.Clone(q.found)
 	slices.SortStableFunc(found, func(a, b Progress) int {
-		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Tag, b.Tag))
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Window, b.Window), cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Tag, b.Tag))
 	})
 	if len(q.left) == 0 {
 		return found, nil
@@ -495,7 +499,7 @@ func (a *rankActor) carried(peer kolo.Rank) int64 {
 	return 0
 }
 
-// look answers for the messages of the rank.
+// look answers for the messages and the transfers of the rank.
 func (a *rankActor) look(q *query) {
 	var list []Progress
 	for _, t := range a.messages {
@@ -511,5 +515,28 @@ func (a *rankActor) look(q *query) {
 		p.Bytes, p.Waits = t.op.Size, []Wait{w}
 		list = append(list, p)
 	}
+	if q.hub == nil {
+		for _, g := range a.targets {
+			for _, x := range g.open {
+				list = append(list, a.lookAtTransfer(x))
+			}
+		}
+	}
 	q.answer(a.who(), list...)
+}
+
+// lookAtTransfer is how far a transfer is that this rank has asked for. Its end is the
+// peer's word, or the engine's where that reaches both.
+func (a *rankActor) lookAtTransfer(x *Transfer) Progress {
+	g := x.target
+	p := Progress{Window: g.win.name, Rank: a.rank, Seq: x.id, Tag: g.conn, Phase: Running, Bytes: x.size}
+	w := Wait{For: transferNames[x.kind], Step: -1, Bytes: x.size}
+	if g.there == nil {
+		w.Peers, w.Carried = []kolo.Rank{g.peer}, a.carried(g.peer)
+	}
+	if !x.deadline.IsZero() {
+		p.Since = x.deadline.Add(-g.win.timeout)
+	}
+	p.Waits = []Wait{w}
+	return p
 }

@@ -60,6 +60,9 @@ const (
 	transferNotify
 )
 
+// transferNames are the kinds in a word.
+var transferNames = [...]string{transferPut: "put", transferGet: "get", transferNotify: "notify"}
+
 // Transfer is a put, a get or a notice on its way: HIXL's TransferReq. Its methods may be
 // called by any goroutine, any number of times. From the call until it has ended the local
 // memory and the list belong to the runtime: that of a put is not written, that of a get

@@ -417,6 +417,49 @@ func TestTransferIsPastItsDeadline(t *testing.T) {
 	require.Equal(t, []byte{5, 2}, p.memory[:2])
 }
 
+// Transfers that stand still are seen in two looks, by kind, size and peer, and are gone from
+// a third when their connection has ended.
+func TestProgressOfTransfers(t *testing.T) {
+	lossy := func(d channel.Driver) (channel.Driver, error) {
+		return faulty.New(d, "lose 0 -> 1 send 3..4", 1) // the second put's data, the get's request
+	}
+	worlds, err := rank.Open(2, rank.Config{Wrap: lossy})
+	require.NoError(t, err)
+	defer closeAll(t, worlds)
+	p := newPair(t, worlds, 1000, rank.WindowConfig{Name: "kv", Timeout: time.Hour})
+	look := func() []rank.Progress {
+		list, err := worlds[0].Progress(t.Context())
+		require.NoError(t, err)
+		return list
+	}
+	require.NoError(t, p.target.Put(t.Context(), []rank.TransferDesc{p.piece([]byte{1, 2}, 0)}))
+	require.Empty(t, look())
+	put := p.target.PutAsync([]rank.TransferDesc{p.piece([]byte{3, 4, 5}, 0)})
+	get := p.target.GetAsync([]rank.TransferDesc{p.piece([]byte{6}, 0)})
+	first, second := look(), look()
+	require.Len(t, first, 2)
+	require.Equal(t, first, rank.Stuck(first, second))
+	for i, w := range []rank.Wait{{For: "put", Step: -1, Bytes: 3, Peers: []kolo.Rank{1}}, {For: "get", Step: -1, Bytes: 1, Peers: []kolo.Rank{1}}} {
+		require.Equal(t, []rank.Wait{w}, first[i].Waits)
+		require.EqualValues(t, i+2, first[i].Seq)
+		require.Equal(t, "kv", first[i].Window)
+		require.Equal(t, rank.Running, first[i].Phase)
+		require.InDelta(t, 0, time.Since(first[i].Since).Seconds(), 60)
+	}
+	require.Regexp(t, `^rank 0: transfer #2 of window "kv", running since [0-9:.]+; waits \(put of 3 bytes\) for rank 1$`, first[0].String())
+	list, err := worlds[0].Group().Progress(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, list, "it is none of the group's")
+	list, err = worlds[1].Progress(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, list, "it is for the origin to tell")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, put.Wait(ended), kolo.ErrCanceled)
+	require.ErrorIs(t, get.Wait(t.Context()), kolo.ErrCanceled)
+	require.Empty(t, look())
+}
+
 // A context that ends while a transfer is waited for ends the connection, and the memory is
 // free when Wait returns.
 func TestTransferIsCanceled(t *testing.T) {
