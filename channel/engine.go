@@ -144,13 +144,16 @@ type JobState struct {
 	Left   atomic.Int64 // blocks not done
 	Class  atomic.Int32 // how urgent it is
 	_      [52]byte
-	Shares Shares  // the blocks, in place of these, of a job whose starter does a share of it
-	Cut    bool    // what follows fits the parts; a job that is done again is cut once
-	Blocks int     // their number
-	Block  int64   // bytes of a block
-	Most   int64   // blocks that a helper does at a time
-	First  []int32 // number of the first block of each part
-	Err    atomic.Pointer[error]
+	Shares Shares       // the blocks, in place of these, of a job whose starter does a share of it
+	Least  atomic.Int32 // blocks of Shares that are taken at the least; may be read at any time
+	Cut    bool         // what follows fits the parts; a job that is done again is cut once
+	Blocks int          // their number
+	Block  int64        // bytes of a block
+	Most   int64        // blocks that a helper does at a time
+	Back   bool         // each half is done from its other end on: each time the other way round, so that
+	// what the caches hold of the last time is met before it makes room for the rest
+	First []int32 // number of the first block of each part
+	Err   atomic.Pointer[error]
 }
 
 // Blocks is how many blocks of a job that runs are done, and of how many; 0 of 0 where the
@@ -192,7 +195,8 @@ func (s *Side) Take() (block int32, ok bool) {
 // Shares is the blocks of a job in one word, so that few processors say in one access what
 // they have done and take more: 16 bits each of the next block, the end of the open
 // ones, the number of blocks that are not done, and of all. Each takes from the end that
-// it chooses. Who starts the job counts as one block that is not done until it leaves.
+// it chooses: the lower from the first block on, the upper from the last one back. Who
+// starts the job counts as one block that is not done until it leaves.
 type Shares struct {
 	word atomic.Uint64
 	_    [56]byte
@@ -201,14 +205,36 @@ type Shares struct {
 // MaxShares is the most blocks of Shares.
 const MaxShares = 1<<16 - 2
 
-// Lay lays blocks open, of which the starter has taken some at one end, from from on.
-func (s *Shares) Lay(blocks, taken int, upper bool) (from int) {
-	next, end := taken, blocks
-	if upper {
-		next, end, from = 0, blocks-taken, blocks-taken
-	}
+// Lay lays blocks open, of which the starter has taken n, from from on.
+func (s *Shares) Lay(blocks, least int, upper bool) (from, n int) {
+	next, end := 0, blocks
+	from, n = portion(&next, &end, blocks, least, upper)
 	s.word.Store(uint64(next)<<48 | uint64(end)<<32 | uint64(blocks+1)<<16 | uint64(blocks))
-	return from
+	return from, n
+}
+
+// portion takes n of the open blocks next to end, from from on: half of what is open of the
+// taker's own half, or all if that is not more than least; then of the other half, a quarter of
+// what is open, and no more than least. So who comes late or is slow is left with little.
+func portion(next, end *int, blocks, least int, upper bool) (from, n int) {
+	open, own := *end-*next, blocks/2-*next
+	if upper {
+		own = *end - blocks/2
+	}
+	switch own = min(open, own); {
+	case own > least:
+		n = max(least, (own+1)/2)
+	case own > 0:
+		n = own
+	case open > 0:
+		n = min(max(1, open/4), least)
+	}
+	if upper {
+		*end -= n
+		return *end, n
+	}
+	*next += n
+	return *next - n, n
 }
 
 // Open says whether there are blocks to take.
@@ -220,21 +246,15 @@ func (s *Shares) Open() bool {
 // Left is the number of blocks that are not done, the starter among them.
 func (s *Shares) Left() int { return int(s.word.Load() >> 16 & 0xffff) }
 
-// Take notes that the caller has done so many blocks and gives it part of the open
-// ones: one in parts of all, at least one block. It also says how many are not done.
-func (s *Shares) Take(done, parts int, upper bool) (from, n, left int) {
+// Take notes that the caller has done so many blocks and gives it n of the open
+// ones. It also says how many are not done.
+func (s *Shares) Take(done, least int, upper bool) (from, n, left int) {
 	for {
 		v := s.word.Load()
 		next, end, all := int(v>>48), int(v>>32&0xffff), int(v&0xffff)
 		left = int(v>>16&0xffff) - done
-		if n = min(max(1, all/parts), end-next); n == 0 && done == 0 {
+		if from, n = portion(&next, &end, all, least, upper); n == 0 && done == 0 {
 			return 0, 0, left
-		}
-		if upper {
-			end -= n
-			from = end
-		} else {
-			from, next = next, next+n
 		}
 		if s.word.CompareAndSwap(v, uint64(next)<<48|uint64(end)<<32|uint64(left)<<16|uint64(all)) {
 			return from, n, left

@@ -100,6 +100,31 @@ func TestSideGivesEachBlockOnce(t *testing.T) {
 	require.False(t, ok)
 }
 
+// Whoever takes at an equal pace does its own half alone; whoever is alone does both.
+func TestSharesOfOneHalfEach(t *testing.T) {
+	var s Shares
+	for _, blocks := range []int{2, 3, 8, 33} {
+		s.Lay(blocks, 1, false)
+		for s.Open() {
+			if from, n, _ := s.Take(0, 1, true); n > 0 {
+				require.GreaterOrEqual(t, from, blocks/2, "the upper half of %d", blocks)
+			}
+			if from, n, _ := s.Take(0, 1, false); n > 0 {
+				require.LessOrEqual(t, from+n, blocks/2+1, "the lower half of %d", blocks)
+			}
+		}
+		from, n := s.Lay(blocks, blocks, false)
+		require.Equal(t, []int{0, max(1, blocks/2)}, []int{from, n})
+		all := n
+		for s.Open() {
+			from, n, _ = s.Take(n, 1, false)
+			require.Equal(t, all, from)
+			all += n
+		}
+		require.Equal(t, blocks, all)
+	}
+}
+
 // Each block of Shares is taken once, whoever takes and from whichever end, and one
 // taker alone hears that none is left, which is so when the starter has left too.
 func TestSharesAreTakenOnce(t *testing.T) {
@@ -107,7 +132,7 @@ func TestSharesAreTakenOnce(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range 500 {
-		blocks, procs := 1+rng.IntN(200), 1+rng.IntN(4)
+		blocks, procs, least := 1+rng.IntN(200), 1+rng.IntN(4), 1+rng.IntN(60)
 		taken := make([]atomic.Int32, blocks)
 		var ends atomic.Int32
 		take := func(s *Shares, from, n int, upper bool) {
@@ -115,21 +140,21 @@ func TestSharesAreTakenOnce(t *testing.T) {
 				for b := from; b < from+n; b++ {
 					taken[b].Add(1)
 				}
-				if from, n, left = s.Take(n, 8*procs, upper); n == 0 && left == 0 {
+				if from, n, left = s.Take(n, least, upper); n == 0 && left == 0 {
 					ends.Add(1)
 				}
 			}
 		}
 		var s Shares
-		mine, upper := 1+rng.IntN(blocks), rng.IntN(2) == 0
-		first := s.Lay(blocks, mine, upper)
+		upper := rng.IntN(2) == 0
+		first, mine := s.Lay(blocks, least, upper)
 		require.Equal(t, blocks+1, s.Left())
 		var wg sync.WaitGroup
 		for i := range procs {
 			// ended when no block is open
 			wg.Go(func() {
 				side := i%2 == 0
-				from, n, _ := s.Take(0, procs, side)
+				from, n, _ := s.Take(0, least, side)
 				take(&s, from, n, side)
 			})
 		}

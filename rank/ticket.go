@@ -194,7 +194,11 @@ const pollBusy = time.Millisecond
 func (t *ticket) look() {
 	runtime.Gosched()
 	h := t.group.hub
-	if len(h.mine) > h.p.procs || t.large || t.ended() {
+	if t.large {
+		t.lookLong()
+		return
+	}
+	if len(h.mine) > h.p.procs || t.ended() {
 		return
 	}
 	now := int64(time.Since(h.p.began))
@@ -208,7 +212,16 @@ func (t *ticket) look() {
 	}
 }
 
+// lookLong is look of a rank that takes turns: what a call of that size takes is worth some
+// hundred yields. Who parks is started by the processor that ends the call.
+func (t *ticket) lookLong() {
+	for i := 0; i < turnLooks && !t.ended(); i++ {
+		runtime.Gosched()
+	}
+}
+
 const (
+	turnLooks   = 300  // yields of a rank that takes turns before it parks, 50 microseconds or more
 	waitLooks   = 2000 // of a rank before it parks, some 30 microseconds
 	yieldEvery  = 16   // looks from one yield to the next
 	idleBetween = 3000 // ns from one wait to the next of ranks that do nothing between: two calls take 2.2 us

@@ -17,20 +17,24 @@ import (
 // The clock is looked at twice in gapEach calls. Only who has the ticket touches it.
 type turns struct {
 	taken bool
+	slow  bool   // the gap before was too long
 	seq   uint64 // the call that follows the one at whose end gap began; 0: none
 	gap   int64  // ns since the process began
 }
 
 const (
-	gapEach = 16
-	idleGap = 1000 // ns between calls of ranks that do nothing; each turn saves about as much
+	gapEach  = 16
+	idleGap  = 1000    // ns between calls of ranks that do nothing; each turn saves about as much
+	gapBytes = 4 << 10 // and 1 more for so many bytes that a call touches: what it has to do then is in no cache
 )
 
 // takesTurns says whether the call of t, which is about to be made, is such a call.
 func (t *ticket) takesTurns() bool {
 	u, h := &t.turns, t.group.hub
 	if u.seq == t.seq && u.seq > 0 {
-		u.taken = int64(time.Since(h.p.began))-u.gap < idleGap
+		slow := int64(time.Since(h.p.began))-u.gap > idleGap+t.touches()/gapBytes
+		u.taken = !slow || u.taken && !u.slow // one may have been an interruption
+		u.slow = slow
 	}
 	return u.taken && t.touches() <= channel.MaxAwaited && !h.p.host.Busy()
 }

@@ -72,7 +72,7 @@ func TestLargeCallsInTurns(t *testing.T) {
 				return nil
 			}
 		}
-		for range 2 * gapEach { // each after more than the gap
+		for range 3 * gapEach { // each after more than the gap
 			for start := time.Now(); time.Since(start) < 10*idleGap; {
 			}
 			if err := AllReduceTo(ctx, g, dst, src, kolo.Sum); err != nil {

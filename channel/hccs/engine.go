@@ -19,10 +19,11 @@ const (
 	fewWide    = 4
 	leastBlock = 8 << 10   // in a job of no more than channel.MaxAwaited bytes, which is cut into
 	fewBlocks  = 8         // so many blocks if they are not smaller
+	leastTaken = 256 << 10 // bytes touched by who has a share of it before more is taken
 	takeBytes  = 1 << 20   // bytes touched by a helper before it looks for a more urgent job
 	takeLess   = 512 << 10 // and where the job is larger than largeJob, as those are that no cache holds
 	largeJob   = 32 << 20
-	lendSpins  = 2000    // looks of a lender that finds nothing to do
+	lendSpins  = 10000   // looks of a lender that finds nothing to do: longer than a slice of another takes, and less than to be woken
 	yieldEvery = 16      // looks between two yields
 	smallCall  = 8 << 20 // bytes touched by a call up to which it is more urgent than larger ones of its priority
 	levels     = 8       // of priority that are told apart, half of them below 0
@@ -31,7 +32,7 @@ const (
 	// For awaited jobs.
 	staySpins   = 20000  // looks, some 10 us, of the starter for the end of what a helper does
 	lingerLooks = 50000  // looks, some 25 to 50 us, of a worker for the next job before it yields
-	lingerTurns = 4      // times that it does so before it parks
+	lingerTurns = 16     // times that it does so before it parks
 	slotLooks   = 1000   // looks, and
 	slots       = 1000   // times, before it has found one: it may be on the ranks' processor
 	fewMissed   = 3      // jobs that may be started while it finds none, as they wait for that processor
@@ -112,6 +113,7 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 		j.State.Err.Store(nil)
 	}
 	blocks := cut(j, size)
+	j.State.Back = !j.State.Back
 	if j.Awaited && size <= channel.MaxAwaited && blocks <= channel.MaxShares {
 		e.stay(t, j, blocks)
 		return
@@ -131,18 +133,18 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 // last blocks: then that one ends the job. Each core begins at its own end, where the other
 // core's caches hold nothing: to bring 16 KiB from there takes longer than the rest of a call.
 func (e *Engine) stay(t channel.Turn, j *channel.Job, blocks int) {
-	share, mine := &j.State.Shares, max(1, blocks/e.procs)
+	share, least := &j.State.Shares, int(j.State.Least.Load())
 	upper := cpu.CPU()&1 == 1
-	first := share.Lay(blocks, mine, upper)
+	from, n := share.Lay(blocks, least, upper)
 	if e.shared.Load() != j {
 		e.shared.Store(j)
 	}
 	if n := e.awaited.Add(1); e.lingers.Load() == 0 && int32(n-e.alone.Load()) > 0 && e.procs > 1 {
 		e.cond.Signal()
 	}
-	for from, n := first, mine; n > 0; {
-		runBlocks(j, from, n)
-		from, n, _ = share.Take(n, 8*e.procs, upper)
+	for n > 0 {
+		runBlocks(j, from, n, upper)
+		from, n, _ = share.Take(n, least, upper)
 	}
 	for range staySpins {
 		if share.Left() == 1 { // nobody else looks at the job any more
@@ -158,24 +160,49 @@ func (e *Engine) stay(t channel.Turn, j *channel.Job, blocks int) {
 // join does blocks of a job that its starter is at.
 func (e *Engine) join(j *channel.Job) {
 	upper := cpu.CPU()&1 == 1
-	from, n, left := j.State.Shares.Take(0, e.procs, upper)
+	least := int(j.State.Least.Load())
+	from, n, left := j.State.Shares.Take(0, least, upper)
 	if n == 0 {
 		return
 	}
 	for n > 0 {
-		runBlocks(j, from, n)
-		from, n, left = j.State.Shares.Take(n, 8*e.procs, upper)
+		runBlocks(j, from, n, upper)
+		from, n, left = j.State.Shares.Take(n, least, upper)
 	}
 	if left == 0 {
 		j.Done(nil, failed(j))
 	}
 }
 
-// runBlocks does blocks of a job. A panic in one is the job's error.
-func runBlocks(j *channel.Job, from, n int) {
+// runBlocks does blocks of a job that were taken from one half, as Shares counts them: the
+// upper ones from the last one back. A panic in one is the job's error.
+func runBlocks(j *channel.Job, from, n int, upper bool) {
 	defer catch(j)
-	for end := from + n; from < end; {
-		from += runBlock(j, from, end)
+	for least := int(j.State.Least.Load()); n > 0; {
+		k := min(n, least)
+		n -= k
+		b := from
+		if upper {
+			b += n
+		} else {
+			from += k
+		}
+		b = place(&j.State, b, k)
+		for end := b + k; b < end; {
+			b += runBlock(j, b, end)
+		}
+	}
+}
+
+// place is where k blocks of one half lie, from b on: there, or mirrored in their half.
+func place(s *channel.JobState, b, k int) int {
+	switch half := s.Blocks / 2; {
+	case !s.Back:
+		return b
+	case b < half:
+		return half - b - k
+	default:
+		return half + s.Blocks - b - k
 	}
 }
 
@@ -288,6 +315,7 @@ func cut(j *channel.Job, size int64) int {
 		most = takeLess
 	}
 	s.Most = max(1, most*n/size)
+	s.Least.Store(int32(max(1, leastTaken*n/size)))
 	s.Blocks, s.Cut = int(n), true
 	return s.Blocks
 }
@@ -352,7 +380,8 @@ func (e *Engine) doSome(j *channel.Job) (n int64) {
 				break
 			}
 			n++
-			runBlock(j, int(block), int(block)+1)
+			b := place(&j.State, int(block), 1)
+			runBlock(j, b, b+1)
 			if e.hurried(int(j.State.Class.Load())) {
 				return n
 			}
