@@ -95,7 +95,7 @@ func (s *Shard) busy() bool {
 // none is left or the budget is spent; what is left then goes to the worker. So it does if a
 // handler ends the goroutine.
 func carry(first *Shard, budget int) {
-	var space [32]*Shard
+	var space [8]*Shard
 	todo, head := append(space[:0], first), 0
 	var s *Shard // the one that runs
 	defer func() {
@@ -141,16 +141,15 @@ func (s *Shard) next() bool {
 	}
 	clear(s.batch)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.batch, s.queue = s.queue, s.batch[:0]
 	s.at = 0
 	for i := range s.batch {
 		s.batch[i].c.waiting--
 	}
-	if len(s.batch) == 0 {
-		s.running = false
-	}
-	return s.running
+	more := len(s.batch) > 0
+	s.running = more
+	s.mu.Unlock()
+	return more
 }
 
 // handle runs messages of the batch. A panic ends the actor it happened in, and
