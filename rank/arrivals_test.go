@@ -16,13 +16,13 @@ import (
 // taken twice, and the sums are right.
 func TestArrivalsAreTakenOnceWhateverTheHubLooksFor(t *testing.T) {
 	for _, algorithm := range []string{"fabric", "mesh-oneshot", "ring"} {
-		t.Run(algorithm, func(t *testing.T) { arrive(t, algorithm) })
+		t.Run(algorithm, func(t *testing.T) { arrive(t, algorithm, 4, 4000) })
 	}
+	t.Run("places=3", func(t *testing.T) { arrive(t, "fabric", 2*placeRanks+5, 150) })
 }
 
-func arrive(t *testing.T, algorithm string) {
-	const ranks, calls = 4, 4000
-	seed := rand.Uint64()
+func arrive(t *testing.T, algorithm string, ranks, calls int) {
+	seed, all := rand.Uint64(), int64(ranks*(ranks+1)/2)
 	require.NoError(t, Config{Algorithm: algorithm}.Run(t.Context(), ranks, func(ctx context.Context, w *World) error {
 		rng := rand.New(rand.NewPCG(seed, uint64(w.Rank())))
 		for i := 0; i < calls; {
@@ -39,7 +39,7 @@ func arrive(t *testing.T, algorithm string) {
 				if err := list[k].Wait(ctx); err != nil {
 					return err
 				}
-				if bufs[k][0] != int64(i+k)*10 || bufs[k][1] != 6 {
+				if bufs[k][0] != int64(i+k)*all || bufs[k][1] != all-int64(ranks) {
 					t.Errorf("seed %d: rank %d, call %d: %v", seed, int(w.Rank()), i+k, bufs[k])
 				}
 			}
@@ -56,20 +56,20 @@ func TestPlaceOfArrivals(t *testing.T) {
 	ticketOf := func(r kolo.Rank, seq uint64) *ticket {
 		return &ticket{group: &Group{hub: h, rank: r}, seq: seq}
 	}
-	a := &h.places[3]
-	require.Equal(t, refused, a.deposit(ticketOf(0, 3+arrivalsAhead)), "a call of a later round")
+	a := h.placeFor(3, 0)
+	require.Equal(t, refused, a.deposit(ticketOf(0, 3+arrivalsAhead), false), "a call of a later round")
 	t0, t1 := ticketOf(0, 3), ticketOf(1, 3)
-	require.Equal(t, deposited, a.deposit(t0))
-	require.False(t, a.complete())
+	require.Equal(t, deposited, a.deposit(t0, false))
+	require.False(t, a.complete(a.state.Load()))
 	h.take(3)
 	require.Equal(t, []*ticket{t0, nil}, h.rounds[3].tickets)
-	require.Equal(t, refused, a.deposit(t1), "the place is closed")
-	require.Zero(t, a.slots[1].come.Load())
+	require.Equal(t, refused, a.deposit(t1, false), "the place is closed")
+	require.Nil(t, a.come(a.state.Load(), 3, 1))
 	a.open(3 + arrivalsAhead)
 	t0, t1 = ticketOf(0, 3+arrivalsAhead), ticketOf(1, 3+arrivalsAhead)
-	require.Equal(t, deposited, a.deposit(t1))
-	require.Equal(t, last, a.deposit(t0))
-	require.True(t, a.complete())
+	require.Equal(t, deposited, a.deposit(t1, false))
+	require.Equal(t, last, a.deposit(t0, false))
+	require.True(t, a.complete(a.state.Load()))
 }
 
 // The last step of a plan may end the run while it is being begun, and the hub, on

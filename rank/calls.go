@@ -2,6 +2,7 @@ package rank
 
 import (
 	"context"
+	"runtime"
 
 	"github.com/kolo-ccl/kolo"
 )
@@ -9,17 +10,24 @@ import (
 // AllReduce folds buf of all ranks, element by element, and leaves the result in
 // every rank's buf.
 func AllReduce[T Number](ctx context.Context, g *Group, buf []T, op kolo.ReduceOp) error {
-	at, d := extentOf(buf), dtypeOf[T]()
-	if made, err := g.again(ctx, whatOf(kolo.AllReduce, d, d, op.Kind, 0), op.Scale, at, at); made {
+	b, d := bytesOf(buf), dtypeOf[T]()
+	t, err := g.begin(ctx, whatOf(kolo.AllReduce, d, d, op.Kind, 0), op.Scale, b, b)
+	if t == nil {
 		return err
 	}
-	b := Of(buf)
-	return do(ctx, g, &Request{Collective: kolo.AllReduce, In: b, Out: b, Op: op})
+	runtime.Gosched() // see begin
+	return g.end(ctx, t)
 }
 
 // AllReduceTo is AllReduce that reads src and writes dst, of the same length.
 func AllReduceTo[T Number](ctx context.Context, g *Group, dst, src []T, op kolo.ReduceOp) error {
-	return do(ctx, g, &Request{Collective: kolo.AllReduce, In: Of(src), Out: Of(dst), Op: op})
+	d := dtypeOf[T]()
+	t, err := g.begin(ctx, whatOf(kolo.AllReduce, d, d, op.Kind, 0), op.Scale, bytesOf(src), bytesOf(dst))
+	if t == nil {
+		return err
+	}
+	runtime.Gosched() // see begin
+	return g.end(ctx, t)
 }
 
 // Reduce folds src of all ranks into dst of the root. Elsewhere dst may be nil. dst
@@ -30,13 +38,27 @@ func Reduce[T Number](ctx context.Context, g *Group, dst, src []T, op kolo.Reduc
 
 // Broadcast copies buf of the root to every other rank's.
 func Broadcast[T Number](ctx context.Context, g *Group, buf []T, root kolo.Rank) error {
-	return do(ctx, g, &Request{Collective: kolo.Broadcast, Out: Of(buf), Root: root})
+	if root < 0 || root > maxKnownRoot {
+		return do(ctx, g, &Request{Collective: kolo.Broadcast, Out: Of(buf), Root: root})
+	}
+	t, err := g.begin(ctx, whatOf(kolo.Broadcast, 0, dtypeOf[T](), 0, root), 0, nil, bytesOf(buf))
+	if t == nil {
+		return err
+	}
+	runtime.Gosched() // see begin
+	return g.end(ctx, t)
 }
 
 // AllGather puts src of rank r into part r of every rank's dst, which is Size times
 // as long. In place: src is this rank's part of dst.
 func AllGather[T Number](ctx context.Context, g *Group, dst, src []T) error {
-	return do(ctx, g, &Request{Collective: kolo.AllGather, In: Of(src), Out: Of(dst)})
+	d := dtypeOf[T]()
+	t, err := g.begin(ctx, whatOf(kolo.AllGather, d, d, 0, 0), 0, bytesOf(src), bytesOf(dst))
+	if t == nil {
+		return err
+	}
+	runtime.Gosched() // see begin
+	return g.end(ctx, t)
 }
 
 // AllGatherV is AllGather with v.Counts[r] elements of rank r.
@@ -48,7 +70,13 @@ func AllGatherV[T Number](ctx context.Context, g *Group, dst, src []T, v Vector)
 // leaves part r of the result in dst of rank r. In place: dst is this rank's part of
 // src; the rest of src stays as it was.
 func ReduceScatter[T Number](ctx context.Context, g *Group, dst, src []T, op kolo.ReduceOp) error {
-	return do(ctx, g, &Request{Collective: kolo.ReduceScatter, In: Of(src), Out: Of(dst), Op: op})
+	d := dtypeOf[T]()
+	t, err := g.begin(ctx, whatOf(kolo.ReduceScatter, d, d, op.Kind, 0), op.Scale, bytesOf(src), bytesOf(dst))
+	if t == nil {
+		return err
+	}
+	runtime.Gosched() // see begin
+	return g.end(ctx, t)
 }
 
 // ReduceScatterV is ReduceScatter with v.Counts[r] elements for rank r.
@@ -79,7 +107,13 @@ func ScatterV[T Number](ctx context.Context, g *Group, dst, src []T, v Vector, r
 // AllToAll puts part r of this rank's src into part Rank of rank r's dst. In place:
 // dst is src.
 func AllToAll[T Number](ctx context.Context, g *Group, dst, src []T) error {
-	return do(ctx, g, &Request{Collective: kolo.AllToAll, In: Of(src), Out: Of(dst)})
+	d := dtypeOf[T]()
+	t, err := g.begin(ctx, whatOf(kolo.AllToAll, d, d, 0, 0), 0, bytesOf(src), bytesOf(dst))
+	if t == nil {
+		return err
+	}
+	runtime.Gosched() // see begin
+	return g.end(ctx, t)
 }
 
 // AllToAllV is AllToAll with send.Counts[r] elements to rank r and recv.Counts[r]
@@ -108,10 +142,12 @@ func Recv[T Number](ctx context.Context, g *Group, buf []T, peer kolo.Rank, tag 
 
 // Barrier returns when all ranks have called it.
 func Barrier(ctx context.Context, g *Group) error {
-	if made, err := g.again(ctx, whatOf(kolo.Barrier, 0, 0, 0, 0), 0, extent{}, extent{}); made {
+	t, err := g.begin(ctx, whatOf(kolo.Barrier, 0, 0, 0, 0), 0, nil, nil)
+	if t == nil {
 		return err
 	}
-	return do(ctx, g, &Request{Collective: kolo.Barrier})
+	runtime.Gosched() // see begin
+	return g.end(ctx, t)
 }
 
 // AllReduceAsync is AllReduce that returns at once.

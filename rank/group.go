@@ -336,10 +336,10 @@ func (g *Group) landed() {
 	}
 }
 
-// putBack takes back a ticket whose call was not made.
-func (g *Group) putBack(t *ticket) {
+// putBack takes back a ticket whose call is refused with err.
+func (g *Group) putBack(t *ticket, err error) {
 	if t.kept {
-		g.giveBack(nil)
+		g.takeBack(t, err)
 		return
 	}
 	g.recycle(t)
@@ -362,8 +362,9 @@ func (g *Group) recycle(t *ticket) {
 // success it may be used again.
 func (g *Group) finish(t *ticket, err error) error {
 	if t.kept {
-		g.giveBack(err)
-	} else if err == nil {
+		return g.giveBack(err)
+	}
+	if err == nil {
 		g.recycle(t)
 	}
 	return err

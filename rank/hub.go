@@ -38,14 +38,15 @@ type hub struct {
 	shard *actor.Shard
 	self  actor.Ref[hubMessage]
 
-	places  [arrivalsAhead]arrivals // where the calls of base and the next come, by call number
-	rounds  []*round                // pending, by call number from base on
+	places  []arrivals // where the calls of base and the next come, by call number: see placesOf
+	rounds  []*round   // pending, by call number from base on
 	base    uint64
 	passed  atomic.Uint64 // base, of every passedEach-th
 	spare   []*round
 	running bool // rounds[0] is being done
 	job     channel.Job
 	made    []askedBy // the calls that job was made of, if a round of the same needs no look at them
+	large   bool      // of each of them the ranks would help the engine while they wait
 	jobHere bool      // the job has ended inside Start
 	jobDone jobDone
 	runs    []*run
@@ -378,9 +379,16 @@ func (h *hub) trouble(m hubMessage) error {
 
 // met takes the calls of a round for which all ranks have come.
 func (h *hub) met(a *arrivals) {
-	if a.complete() {
-		h.take(int(a.state.Load()>>16 - h.base))
+	s := a.state.Load()
+	if !a.complete(s) {
+		h.advance()
+		return
 	}
+	seq := h.base + (s>>numberShift-h.base)&numbers
+	if s&otherCall == 0 && h.repeat(a, seq) {
+		return
+	}
+	h.takeFrom(a, seq)
 	h.advance()
 }
 
@@ -394,7 +402,7 @@ func (h *hub) arrive(t *ticket) {
 		return
 	}
 	h.take(int(t.seq - h.base))
-	rd := h.note(t)
+	rd := h.note(t, t.seq)
 	if t.stream != nil {
 		rd.streams++
 		h.opens(rd)
@@ -574,7 +582,7 @@ func (h *hub) pop(err error) {
 	}
 	h.reopen(h.base - 1)
 	if err == nil && rd.kept == len(h.mine) {
-		h.endAll(rd, h.base-1)
+		h.endAll(h.base-1, rd.tickets)
 	} else {
 		h.resolveAll(rd, err)
 	}
@@ -648,7 +656,7 @@ func (h *hub) leave(m *leave) {
 		return
 	}
 	mem.left, mem.cause = true, m.cause
-	if mem.calls = max(mem.calls, m.calls); h.isMine(m.rank) {
+	if mem.calls = max(h.callsOf(m.rank), m.calls); h.isMine(m.rank) {
 		h.leftOf++
 		if h.far != nil {
 			h.far.sayWhy()
@@ -711,7 +719,7 @@ func (h *hub) missLeft() {
 			continue
 		}
 		for r := range h.members {
-			if h.members[r].left && rd.tickets[r] == nil && (h.isMine(kolo.Rank(r)) || h.members[r].calls <= h.base+uint64(i)) {
+			if h.members[r].left && rd.tickets[r] == nil && (h.isMine(kolo.Rank(r)) || h.callsOf(kolo.Rank(r)) <= h.base+uint64(i)) {
 				h.fail(h.leftError(kolo.Rank(r), &rd.firstTicket().call, h.base+uint64(i)))
 				return
 			}

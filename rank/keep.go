@@ -1,6 +1,11 @@
 package rank
 
-import "context"
+import (
+	"context"
+	"fmt"
+
+	"github.com/kolo-ccl/kolo"
+)
 
 // A group keeps one ticket for blocking collectives, since a rank mostly makes one call
 // at a time. Whoever makes a call takes it, if it is there and nobody closes the group.
@@ -16,9 +21,10 @@ const (
 	oneCall    = 4
 )
 
-// keep takes the kept ticket, or returns nil.
+// keep takes the kept ticket for the next call, which is counted, or returns nil.
 func (g *Group) keep() *ticket {
-	if w := g.calls.Load(); w&(keptTaken|keptClosed) != 0 || !g.calls.CompareAndSwap(w, w|keptTaken) {
+	w := g.calls.Load()
+	if w&(keptTaken|keptClosed) != 0 || !g.calls.CompareAndSwap(w, w+oneCall+keptTaken) {
 		return nil
 	}
 	t := g.kept
@@ -26,8 +32,8 @@ func (g *Group) keep() *ticket {
 		t = newTicket(g)
 		t.kept = true
 		g.kept = t
-		return t
 	}
+	t.seq = w / oneCall
 	if t.state.Load() != ticketOpen {
 		t.state.Store(ticketOpen)
 	}
@@ -37,9 +43,9 @@ func (g *Group) keep() *ticket {
 	return t
 }
 
-// giveBack returns the kept ticket, whose call has ended or was not made. After a
-// failure others may look at the ticket still, and the next call gets another one.
-func (g *Group) giveBack(err error) {
+// giveBack returns the kept ticket, whose call has ended. After a failure others may look
+// at the ticket still, and the next call gets another one.
+func (g *Group) giveBack(err error) error {
 	if err != nil {
 		g.kept = nil
 	} else if t := g.kept; t.large {
@@ -47,6 +53,29 @@ func (g *Group) giveBack(err error) {
 	}
 	if g.calls.Add(^uint64(0))&keptClosed != 0 { // keptTaken is the lowest bit
 		g.signalIdle()
+	}
+	return err
+}
+
+// takeBack returns the kept ticket and the number of its call, which is refused with err. If another
+// goroutine of the rank has made a call meanwhile, that has the number behind it and
+// would wait for this one for ever: then the group fails.
+func (g *Group) takeBack(t *ticket, err error) {
+	for {
+		w := g.calls.Load()
+		if w/oneCall != t.seq+1 {
+			e := &kolo.Error{Group: g.Name(), Rank: g.rank, Peer: kolo.NoRank, Seq: t.seq,
+				Err: fmt.Errorf("call #%d was refused while another goroutine of the rank made the call behind it: %w", t.seq, err)}
+			_ = g.giveBack(e) // it is told below
+			g.hub.tell(nil, &failure{err: e})
+			return
+		}
+		if g.calls.CompareAndSwap(w, w-oneCall-keptTaken) {
+			if w&keptClosed != 0 {
+				g.signalIdle()
+			}
+			return
+		}
 	}
 }
 
@@ -64,25 +93,37 @@ func (g *Group) signalIdle() {
 	}
 }
 
-// again makes a call that is the same as the last one of the kept ticket, and waits
-// for it. Where it is another it does nothing and returns false.
-func (g *Group) again(ctx context.Context, w what, scale float64, in, out extent) (made bool, err error) {
-	if g.world.ended(ctx) != nil || g.world.p.cfg.Diagnose != 0 {
-		return false, nil
+// begin makes a call of at most one input and one output in host memory. The one that is the same
+// as the last of the kept ticket is on its way without a Request; if it is not over at once, begin
+// returns its ticket, and the rank is to give its processor away and to call end. Any other has
+// ended when begin returns.
+//
+// Who calls begin gives the processor away himself, since each function that is left behind a
+// change of goroutines costs 6 ns: a processor predicts where calls return to, and is wrong then.
+func (g *Group) begin(ctx context.Context, w what, scale float64, in, out []byte) (*ticket, error) {
+	var t *ticket
+	if g.world.p.cfg.Diagnose == 0 && g.world.ended(ctx) == nil {
+		if t = g.keep(); t != nil && t.known.is(w, scale, extentOf(in), extentOf(out)) {
+			g.hub.meet(t, true)
+			switch {
+			case t.place.over.Load() > t.seq:
+				return nil, g.giveBack(nil)
+			case t.lends:
+				return nil, g.giveBack(t.waitOn(ctx))
+			}
+			return t, nil
+		}
 	}
-	t := g.keep()
-	if t == nil {
-		return false, nil
+	r := w.request(scale, in, out)
+	return nil, doWith(ctx, g, t, &r)
+}
+
+// end waits for a call that was begun, and whose rank has given its processor away.
+func (g *Group) end(ctx context.Context, t *ticket) error {
+	if t.place.over.Load() > t.seq {
+		return g.giveBack(nil)
 	}
-	if !t.known.is(w, scale, in, out) {
-		g.giveBack(nil)
-		return false, nil
-	}
-	t.seq = g.number()
-	g.hub.meet(t)
-	err = t.wait(ctx)
-	g.giveBack(err)
-	return true, err
+	return g.giveBack(t.waitOn(ctx))
 }
 
 // askedBy is what a kept ticket was used for.
@@ -96,6 +137,7 @@ func (h *hub) learn(rd *round) {
 	if h.plans.trial != nil || h.p.cfg.Diagnose != 0 {
 		return
 	}
+	h.large = true
 	for _, r := range h.mine {
 		t := rd.tickets[r]
 		if !t.kept {
@@ -103,6 +145,7 @@ func (h *hub) learn(rd *round) {
 			return
 		}
 		h.made = append(h.made, askedBy{t, t.edition})
+		h.large = h.large && t.large
 	}
 }
 
@@ -119,5 +162,27 @@ func (h *hub) repeats(rd *round) bool {
 			return false
 		}
 	}
+	return true
+}
+
+// repeat does the round of calls that are at a, all of which repeat those that the job was
+// made of, as soon as all have come. It says whether it has.
+func (h *hub) repeat(a *arrivals, seq uint64) bool {
+	if len(h.made) != len(a.calls) || len(h.rounds) > 0 || h.running || h.failed != nil || seq != h.base {
+		return false
+	}
+	h.jobHere = false
+	h.job.Awaited = h.large
+	h.p.engine.Start(h.shard, &h.job)
+	if !h.jobHere { // its end comes as a message
+		h.running = true
+		h.takeFrom(a, seq)
+		return true
+	}
+	if h.base++; h.base%passedEach == 0 {
+		h.passed.Store(h.base)
+	}
+	a.open(seq + arrivalsAhead)
+	h.endAll(seq, a.calls)
 	return true
 }

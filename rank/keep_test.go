@@ -3,11 +3,15 @@ package rank
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
 
 	"github.com/stretchr/testify/require"
 )
@@ -16,15 +20,44 @@ import (
 // tickets come in any mixture, and the hub looks for who has come in between: every call
 // has its own result.
 func TestKeptTicketInAnyMixtureOfCalls(t *testing.T) {
-	const ranks, calls = 3, 2000
+	t.Run("ranks=3", func(t *testing.T) { mixCalls(t, Config{}, 3, 2000) })
+	t.Run("places=2", func(t *testing.T) { mixCalls(t, Config{}, placeRanks+1, 150) })
+	var list []*lateEngine
+	t.Run("engine=late", func(t *testing.T) {
+		mixCalls(t, Config{Engine: func(e channel.Engine) channel.Engine {
+			list = append(list, &lateEngine{Engine: e})
+			return list[len(list)-1]
+		}}, 3, 2000)
+	})
+	for _, e := range list {
+		e.late.Wait()
+	}
+}
+
+// lateEngine begins every third job on another goroutine, so that it may end at any time.
+type lateEngine struct {
+	channel.Engine
+	jobs int // of the one group
+	late sync.WaitGroup
+}
+
+func (e *lateEngine) Start(t channel.Turn, j *channel.Job) {
+	if e.jobs++; e.jobs%3 > 0 {
+		e.Engine.Start(t, j)
+		return
+	}
+	e.late.Go(func() { e.Engine.Start(nil, j) }) // ends with the job
+}
+
+func mixCalls(t *testing.T, cfg Config, ranks, calls int64) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	require.NoError(t, Run(t.Context(), ranks, func(ctx context.Context, w *World) error {
+	require.NoError(t, cfg.Run(t.Context(), int(ranks), func(ctx context.Context, w *World) error {
 		alike, own := rand.New(rand.NewPCG(seed, 0)), rand.New(rand.NewPCG(seed, 1+uint64(w.Rank())))
 		me, g := int64(w.Rank()), w.Group()
 		bufs := [][]int64{make([]int64, 2), make([]int64, 2), make([]int64, 3000), make([]int64, 40000)}
 		at := 0
-		for i := range int64(calls) {
+		for i := range calls {
 			if alike.IntN(4) == 0 {
 				at = alike.IntN(len(bufs))
 			}
@@ -34,9 +67,10 @@ func TestKeptTicketInAnyMixtureOfCalls(t *testing.T) {
 			}
 			last := int64(len(b) - 1)
 			b[0], b[last] = i+me, i*me+int64(at)
-			want := [2]int64{i + 2, 2*i + int64(at)}
+			want := [2]int64{i + ranks - 1, (ranks-1)*i + int64(at)}
 			if op == kolo.Sum {
-				want = [2]int64{ranks*i + 3, 3*i + ranks*int64(at)}
+				ids := ranks * (ranks - 1) / 2
+				want = [2]int64{ranks*i + ids, ids*i + ranks*int64(at)}
 			}
 			if alike.IntN(8) == 0 {
 				if err := Barrier(ctx, g); err != nil {
@@ -79,6 +113,51 @@ func TestKeptTicketOfARefusedCall(t *testing.T) {
 		require.Equal(t, int32(8), b[0])
 		return nil
 	}))
+}
+
+// A call that is refused when another goroutine has made the one behind it cannot give
+// its number back: the group fails with what was wrong, and nobody waits for that number.
+func TestKeptTicketOfARefusedCallWithAnotherBehindIt(t *testing.T) {
+	err := Run(t.Context(), 2, func(ctx context.Context, w *World) error {
+		g := w.Group()
+		if w.Rank() == 0 {
+			kept := g.keep()
+			require.NotNil(t, kept)
+			behind := BarrierAsync(g)
+			g.takeBack(kept, fmt.Errorf("%w: odd", kolo.ErrArgument))
+			require.ErrorIs(t, behind.Wait(ctx), kolo.ErrArgument)
+			require.Zero(t, g.inFlight())
+			require.ErrorIs(t, Barrier(ctx, g), kolo.ErrArgument)
+			return nil
+		}
+		err := Barrier(ctx, g)
+		require.ErrorIs(t, err, kolo.ErrArgument)
+		require.ErrorContains(t, err, "call #0 was refused while another goroutine of the rank made the call behind it")
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+// Rounds that repeat the one before are counted although the hub does not look at their
+// calls: an error says what the rank that does not come did last.
+func TestRepeatedCallsAreCounted(t *testing.T) {
+	err := Config{Timeout: 50 * time.Millisecond}.Run(t.Context(), 3, func(ctx context.Context, w *World) error {
+		g := w.Group()
+		for range 7 {
+			if err := Barrier(ctx, g); err != nil {
+				return err
+			}
+		}
+		if w.Rank() == 2 {
+			<-ctx.Done()
+			return nil
+		}
+		err := Barrier(ctx, g)
+		require.ErrorIs(t, err, kolo.ErrDeadline)
+		require.ErrorContains(t, err, "rank 2 last called Barrier #6")
+		return err
+	})
+	require.ErrorIs(t, err, kolo.ErrDeadline)
 }
 
 // Several goroutines of a rank may call at a time, as long as it does not matter whose call

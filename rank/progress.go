@@ -350,11 +350,8 @@ func (h *hub) comeTo(i int, r kolo.Rank) *ticket {
 		return nil
 	}
 	seq := h.base + uint64(i)
-	a := &h.places[seq%arrivalsAhead]
-	if s := a.state.Load(); s>>16 != seq || s&closedArrivals != 0 || a.slots[r].come.Load() != seq+1 {
-		return nil
-	}
-	return a.slots[r].t
+	a := h.placeFor(seq, r)
+	return a.come(a.state.Load(), seq, r)
 }
 
 // waitsForCalls is who has not made the call that is next.

@@ -120,7 +120,7 @@ func TestProgressOfCallsThatWaitForARank(t *testing.T) {
 			require.Contains(t, first[0].String(), `gathering since 00:00:00.000; waits for rank 2 to make the call (rank 2 last called`)
 			require.Len(t, Stuck(first, second), 1)
 			for i := range first {
-				a := &g.hub.places[(1+i)%arrivalsAhead]
+				a := g.hub.placeFor(uint64(1+i), 0)
 				require.Zero(t, a.state.Load()&closedArrivals, "call %d", i)
 			}
 			of, err := works[1].Progress(ctx)

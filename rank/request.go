@@ -53,10 +53,15 @@ func Do(ctx context.Context, g *Group, r Request) error { return do(ctx, g, &r) 
 func DoAsync(g *Group, r Request) Work { return doAsync(g, &r) }
 
 func do(ctx context.Context, g *Group, r *Request) error {
-	if g.world.ended(ctx) != nil {
+	return doWith(ctx, g, nil, r)
+}
+
+// doWith is do with the kept ticket, if t is not nil: then ctx has not ended.
+func doWith(ctx context.Context, g *Group, t *ticket, r *Request) error {
+	if t == nil && g.world.ended(ctx) != nil {
 		return g.refusal(r, ctxerr.Of(ctx))
 	}
-	t, err := g.issue(r, false)
+	t, err := g.issue(t, r, false)
 	if err != nil {
 		return err
 	}
@@ -64,7 +69,7 @@ func do(ctx context.Context, g *Group, r *Request) error {
 }
 
 func doAsync(g *Group, r *Request) Work {
-	t, err := g.issue(r, true)
+	t, err := g.issue(nil, r, true)
 	if err != nil {
 		return Work{err: err}
 	}
@@ -87,17 +92,16 @@ func (g *Group) refusal(r *Request, err error) error {
 	return e
 }
 
-// issue checks the call and sends it on its way.
-func (g *Group) issue(r *Request, async bool) (*ticket, error) {
-	t, err := (*ticket)(nil), error(nil)
-	if !async && !isMessage(r.Collective) {
+// issue checks the call and sends it on its way, with the kept ticket if t is not nil.
+func (g *Group) issue(t *ticket, r *Request, async bool) (*ticket, error) {
+	if t == nil && !async && !isMessage(r.Collective) {
 		t = g.keep()
 	}
 	if t == nil {
-		t, err = g.take()
-	}
-	if err != nil {
-		return nil, g.refusal(r, err)
+		var err error
+		if t, err = g.take(); err != nil {
+			return nil, g.refusal(r, err)
+		}
 	}
 	if k := knownOf(r); t.known.is(k.what, k.scale, k.in, k.out) {
 		if !t.noIn {
@@ -108,7 +112,7 @@ func (g *Group) issue(r *Request, async bool) (*ticket, error) {
 		}
 	} else if err := t.fill(g, r); err != nil {
 		t.known = known{}
-		g.putBack(t)
+		g.putBack(t, err)
 		return nil, g.refusal(r, err)
 	} else {
 		t.known, t.noIn, t.noOut = k, extentOf(t.in.Host) != k.in, extentOf(t.out.Host) != k.out
@@ -118,7 +122,7 @@ func (g *Group) issue(r *Request, async bool) (*ticket, error) {
 	}
 	if async {
 		if err := g.room(r); err != nil {
-			g.putBack(t)
+			g.putBack(t, err)
 			return nil, g.refusal(r, err)
 		}
 		t.async = true
@@ -135,8 +139,10 @@ func (g *Group) issue(r *Request, async bool) (*ticket, error) {
 	if async {
 		t.waiting()
 	}
-	t.seq = g.number()
-	g.hub.meet(t)
+	if !t.kept {
+		t.seq = g.number()
+	}
+	g.hub.meet(t, false)
 	return t, nil
 }
 
@@ -171,6 +177,13 @@ const maxKnownRoot = 1<<24 - 1
 
 func whatOf(c kolo.Collective, in, out kolo.DType, op kolo.OpKind, root kolo.Rank) what {
 	return 1 | what(c)<<8 | what(in)<<16 | what(out)<<24 | what(op)<<32 | what(root)<<40
+}
+
+// request is the Request that w stands for.
+func (w what) request(scale float64, in, out []byte) Request {
+	byteOf := func(shift int) uint8 { return uint8(w >> shift) }
+	return Request{Collective: kolo.Collective(byteOf(8)), Op: kolo.ReduceOp{Kind: kolo.OpKind(byteOf(32)), Scale: scale}, Root: kolo.Rank(w >> 40),
+		In: Buffer{kolo.HostMemory(in), kolo.DType(byteOf(16))}, Out: Buffer{kolo.HostMemory(out), kolo.DType(byteOf(24))}}
 }
 
 // knownOf is what is known of a Request that was checked; of some it is nothing.

@@ -79,7 +79,7 @@ func DoOn(g *Group, r Request, b Between) Work {
 		err = s.prepare(g, &b)
 	}
 	if err != nil {
-		g.putBack(t)
+		g.putBack(t, err)
 		return Work{err: g.refusal(&r, err)}
 	}
 	t.async, t.stream = true, s

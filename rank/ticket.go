@@ -20,8 +20,9 @@ type ticket struct {
 	group *Group
 	gen   atomic.Uint64 // counts the uses
 	seq   uint64
-	kept  bool // the group keeps it for blocking calls, see Group.keep
-	lends bool // its rank helps the engine while it waits
+	kept  bool      // the group keeps it for blocking calls, see Group.keep
+	lends bool      // its rank helps the engine while it waits
+	place *arrivals // where it meets the others
 	turns turns
 	asked
 	tag uint64
@@ -116,7 +117,7 @@ func (t *ticket) resolve(err error) {
 // ended says whether the call has ended. One whose ticket is kept may end without that
 // the ticket is told.
 func (t *ticket) ended() bool {
-	return t.state.Load() == ticketDone || t.kept && t.group.hub.places[t.seq%arrivalsAhead].over.Load() > t.seq
+	return t.state.Load() == ticketDone || t.kept && t.place.over.Load() > t.seq
 }
 
 // wait returns when the call has ended, with its error. A context that ends first
@@ -125,9 +126,23 @@ func (t *ticket) wait(ctx context.Context) error {
 	if t.ended() {
 		return t.err
 	}
+	if !t.lends && !t.polls() {
+		runtime.Gosched()
+	}
+	return t.waitOn(ctx)
+}
+
+// polls says whether what is to be done for the call comes from outside, and is seen by the poller.
+func (t *ticket) polls() bool {
+	h := t.group.hub
+	return h.far != nil && len(h.mine) == 1 && h.p.poller != nil
+}
+
+// waitOn is wait of a rank that has given its processor away once, or is not to.
+func (t *ticket) waitOn(ctx context.Context) error {
 	g := t.group
-	switch far := g.hub.far != nil && len(g.hub.mine) == 1; {
-	case far && g.hub.p.poller != nil: // what is to be done comes from outside, and is seen by the poller
+	switch {
+	case t.polls():
 	case t.lends:
 		g.hub.p.engine.Lend(&t.state, g.hub.cfg.Priority, t.touches())
 	default:
@@ -141,7 +156,7 @@ func (t *ticket) wait(ctx context.Context) error {
 		t.poll(ctx, p)
 	}
 	if t.kept {
-		a := &g.hub.places[t.seq%arrivalsAhead]
+		a := t.place
 		a.parked.Add(1)
 		defer a.parked.Add(-1)
 	}
@@ -186,13 +201,12 @@ func (t *ticket) poll(ctx context.Context, p channel.Poller) {
 const pollBusy = time.Millisecond
 
 // look waits for a moment for a call that needs no help. The ranks that are missing may
-// be waiting for this processor, so it is given away first. Where there is a processor
+// be waiting for this processor, so it was given away before. Where there is a processor
 // for each rank, the others may be computing on theirs: a rank that parks then is
 // started again late, and perhaps behind another on one processor. Ranks that do next to
 // nothing between their calls are better off on one: it costs less to take turns on a
 // processor than to have a call's words in two. The parked one is started there.
 func (t *ticket) look() {
-	runtime.Gosched()
 	h := t.group.hub
 	if t.large {
 		t.lookLong()

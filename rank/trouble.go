@@ -167,9 +167,9 @@ func (h *hub) leftError(r kolo.Rank, c *kolo.Call, seq uint64) *kolo.Error {
 // lastCall is what rank r did last, as a clause.
 func (h *hub) lastCall(r kolo.Rank) string {
 	m := &h.members[r]
-	switch {
-	case m.calls > 0:
-		return fmt.Sprintf(" after %v #%d%v", h.latest(r), m.calls-1, &m.site)
+	switch n := h.callsOf(r); {
+	case n > 0:
+		return fmt.Sprintf(" after %v #%d%v", h.latest(r), n-1, &m.site)
 	case !m.joined.Load():
 		return " and has never made it"
 	}
@@ -178,7 +178,7 @@ func (h *hub) lastCall(r kolo.Rank) string {
 
 // latest is the latest call of rank r, which has made one.
 func (h *hub) latest(r kolo.Rank) *kolo.Call {
-	if i := int(h.members[r].calls - 1 - h.base); i >= 0 && i < len(h.rounds) && h.rounds[i].tickets[r] != nil {
+	if i := int(h.callsOf(r) - 1 - h.base); i >= 0 && i < len(h.rounds) && h.rounds[i].tickets[r] != nil {
 		return &h.rounds[i].tickets[r].call
 	}
 	return &h.lastOf
@@ -311,9 +311,9 @@ func haveNot(ranks []kolo.Rank) string {
 
 func (h *hub) lastCallOf(r int) string {
 	m := &h.members[r]
-	switch {
-	case m.calls > 0:
-		return fmt.Sprintf(" after %v #%d%v%s", h.latest(kolo.Rank(r)), m.calls-1, &m.site, h.busyWith(kolo.Rank(r)))
+	switch n := h.callsOf(kolo.Rank(r)); {
+	case n > 0:
+		return fmt.Sprintf(" after %v #%d%v%s", h.latest(kolo.Rank(r)), n-1, &m.site, h.busyWith(kolo.Rank(r)))
 	case !m.joined.Load():
 		return " nothing: it has not made the group" + h.busyWith(kolo.Rank(r))
 	}
