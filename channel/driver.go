@@ -212,4 +212,7 @@ func Open(name string, c Config) (Driver, error) {
 // driver packages and panics if the name is taken.
 func Register(name string, open func(Config) (Driver, error)) { registry.Add(name, open) }
 
+// Drivers lists the names of the drivers that are linked in.
+func Drivers() []string { return registry.Names() }
+
 var registry = drivers.New[func(Config) (Driver, error)]("channel driver")

@@ -31,6 +31,7 @@ func TestRegistry(t *testing.T) {
 	_, err = Open("test-none", Config{})
 	require.ErrorIs(t, err, kolo.ErrUnsupported)
 	require.ErrorContains(t, err, "test-good", "the names that there are")
+	require.Subset(t, Drivers(), []string{"test-broken", "test-good"})
 	require.Panics(t, func() { Register("test-good", nil) })
 }
 

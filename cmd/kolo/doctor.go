@@ -21,6 +21,7 @@ import (
 	"github.com/kolo-ccl/kolo/channel/hccs"
 	"github.com/kolo-ccl/kolo/channel/verbs"
 	"github.com/kolo-ccl/kolo/cluster"
+	"github.com/kolo-ccl/kolo/npu"
 	"github.com/kolo-ccl/kolo/npu/ascend"
 	"github.com/kolo-ccl/kolo/plan/survey"
 	"github.com/kolo-ccl/kolo/rank"
@@ -58,7 +59,7 @@ func (a *app) doctor(ctx context.Context, f *topoFlags, expect string) error {
 		var b strings.Builder
 		a.host(&b, m)
 		drivers(&b, a.getenv)
-		b.WriteString("\nNPUs\n")
+		fmt.Fprintf(&b, "\nNPUs\n  drivers linked in: %s\n", strings.Join(npu.Drivers(), ", "))
 		b.WriteString(indent(ascend.Inspect(ctx, ascend.Config{Getenv: a.getenv}).String()))
 		b.WriteString("\nRDMA adapters\n")
 		b.WriteString(indent(a.adapters()))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kolo-ccl/kolo/channel"
 	"github.com/kolo-ccl/kolo/internal/golden"
 )
 
@@ -51,6 +52,17 @@ func TestDoctor(t *testing.T) {
 		all.WriteString("$ " + row.title + "\n" + examined(t, r.out) + "\n\n")
 	}
 	golden.Equal(t, "doctor.txt", all.String())
+}
+
+// What each driver needs is said of all that are linked in, and of no others.
+func TestDoctorKnowsTheDrivers(t *testing.T) {
+	var list []string
+	for _, n := range needs {
+		list = append(list, n.name)
+	}
+	require.ElementsMatch(t, channel.Drivers(), list)
+	require.Subset(t, list, transports)
+	require.Contains(t, command(t, "doctor", nil).out, "\nNPUs\n  drivers linked in: ascend\n")
 }
 
 func TestDoctorExpects(t *testing.T) {
