@@ -40,9 +40,6 @@ func (it *item) late() bool {
 // NewShard makes a shard. It owns no goroutine and needs no closing.
 func (s *System) NewShard(name string) *Shard { return &Shard{sys: s, name: name} }
 
-// System is the system that the shard belongs to.
-func (s *Shard) System() *System { return s.sys }
-
 // post hands an item to the shard. An idle shard becomes the caller's to run: then
 // the item is its batch, and the shard is run at once, or left to the shard whose
 // handler is posting. An item behind a stop is not taken, nor one too many.

@@ -23,8 +23,6 @@ type Channel struct {
 	closing bool
 	lost    error       // the driver has panicked; the channel takes no op any more
 	broken  atomic.Bool // lost is set
-	posts   int64
-	bytes   int64
 }
 
 // maxWaiting is the most messages of a channel: ops that a rank has posted in one
@@ -97,10 +95,6 @@ func (c *Channel) Abort(group uint64, cause error) {
 func (c *Channel) Close(cause error) {
 	_ = c.tell(&hangUp{cause}) // a channel that has ended is closed
 }
-
-// Traffic is the number of ops posted so far and of their bytes. It is called by
-// actors of the channel's own shard.
-func (c *Channel) Traffic() (posts, bytes int64) { return c.posts, c.bytes }
 
 // Carried is what the Conn has carried so far, in bytes, both ways; 0 if it does not
 // count. It is called by actors of the channel's own shard.
@@ -202,8 +196,6 @@ func (c *Channel) Handle(m message) error {
 			}
 			return nil
 		}
-		c.posts++
-		c.bytes += m.Size
 		if !c.setAside(m) {
 			c.post(m)
 		}

@@ -14,12 +14,6 @@ type Terms [3]Level
 // Level is the part of Terms that crosses one level of the topology.
 type Level struct{ Rounds, Bytes, Reduced float64 }
 
-// Time is the time of l in seconds, with alpha seconds per round, beta per byte
-// moved and gamma per byte folded.
-func (l Level) Time(alpha, beta, gamma float64) float64 {
-	return float64(l.Rounds*alpha) + float64(l.Bytes*beta) + float64(l.Reduced*gamma)
-}
-
 // plus is l and then m.
 func (l Level) plus(m Level) Level {
 	return Level{l.Rounds + m.Rounds, l.Bytes + m.Bytes, l.Reduced + m.Reduced}

@@ -140,18 +140,3 @@ func (l *Library) Get(name string) *Entry {
 	}
 	return nil
 }
-
-// Find is the first entry that serves call c of a group of n ranks, or nil. oneFold:
-// only plans whose results are one fold of all contributions in rank order, which have
-// the same bits as any other such plan's.
-func (l *Library) Find(c *kolo.Call, n int, oneFold bool) *Entry {
-	if l == nil {
-		return nil
-	}
-	for _, e := range l.entries {
-		if e.Serves(c, n) == nil && (e.Report.OnePass || !oneFold) {
-			return e
-		}
-	}
-	return nil
-}

@@ -16,7 +16,6 @@ type Machine struct {
 	ready []int32 // may begin, in step order of becoming ready
 	head  int
 	left  int // steps that have not ended
-	open  int // steps begun and not ended
 }
 
 // Successors is the reverse of a Program's After lists and of the order in which
@@ -182,7 +181,7 @@ func (e *ends) of(c connection) *end {
 
 // Reset starts a run of p, whose reverse lists are s.
 func (m *Machine) Reset(p *Program, s *Successors) {
-	m.p, m.after, m.head, m.open, m.left = p, s, 0, 0, len(p.Steps)
+	m.p, m.after, m.head, m.left = p, s, 0, len(p.Steps)
 	m.wait = append(m.wait[:0], s.wait...)
 	m.ready = m.ready[:0]
 	for i, w := range m.wait {
@@ -201,7 +200,6 @@ func (m *Machine) Next() (int, bool) {
 	i := m.ready[m.head]
 	m.head++
 	m.wait[i] = -1
-	m.open++
 	for _, k := range m.after.follow[m.after.ffirst[i]:m.after.ffirst[i+1]] {
 		m.release(k)
 	}
@@ -214,7 +212,6 @@ func (m *Machine) Done(i int) {
 		panic(fmt.Sprintf("plan: step %d ended but is not running", i))
 	}
 	m.wait[i] = -2
-	m.open--
 	m.left--
 	for _, k := range m.after.next[m.after.first[i]:m.after.first[i+1]] {
 		m.release(k)
@@ -230,21 +227,8 @@ func (m *Machine) release(k int32) {
 // Ended says whether every step has ended.
 func (m *Machine) Ended() bool { return m.left == 0 }
 
-// Running is the number of steps begun and not ended.
-func (m *Machine) Running() int { return m.open }
-
 // Progress is the number of steps that have ended, and of all.
 func (m *Machine) Progress() (ended, all int) { return len(m.wait) - m.left, len(m.wait) }
 
 // State says whether step i has begun, and whether it has ended.
 func (m *Machine) State(i int) (begun, ended bool) { return m.wait[i] < 0, m.wait[i] == -2 }
-
-// Waiting appends the steps that have begun and not ended, for a diagnosis.
-func (m *Machine) Waiting(dst []int) []int {
-	for i, w := range m.wait {
-		if w == -1 {
-			dst = append(dst, i)
-		}
-	}
-	return dst
-}

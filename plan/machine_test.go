@@ -47,7 +47,6 @@ func drive(t *testing.T, c Compiled, rng *rand.Rand) {
 			}
 		}
 		require.NotEmpty(t, open, "%s: stuck", c.Algorithm)
-		require.Equal(t, len(open), m.Running())
 		k := rng.IntN(len(open))
 		ended[open[k]] = true
 		m.Done(open[k])

@@ -41,10 +41,20 @@ func (x *performance) run() (err error) {
 	for _, ps := range e.ranks {
 		if !ps.machine.Ended() {
 			ended, all := ps.machine.Progress()
-			return fmt.Errorf("deadlock: rank %d has ended %d of %d steps and waits in %v", ps.rank, ended, all, ps.machine.Waiting(nil))
+			return fmt.Errorf("deadlock: rank %d has ended %d of %d steps and waits in %v", ps.rank, ended, all, ps.waiting())
 		}
 	}
 	return x.check()
+}
+
+// waiting lists the steps that have begun and not ended.
+func (ps *process) waiting() (list []int) {
+	for i := range ps.p.Steps {
+		if begun, ended := ps.machine.State(i); begun && !ended {
+			list = append(list, i)
+		}
+	}
+	return list
 }
 
 // wire is a connection between two ranks.
@@ -139,7 +149,7 @@ func (e *execution) begin(ps *process, i int) error {
 		return fmt.Errorf("rank %d step %d comes after %v", ps.rank, i, s.After)
 	}
 	if !ps.claim(s) {
-		return fmt.Errorf("rank %d step %d is in the way of %v", ps.rank, i, ps.machine.Waiting(nil))
+		return fmt.Errorf("rank %d step %d is in the way of %v", ps.rank, i, ps.waiting())
 	}
 	if s.Op == Copy || s.Op == Scale || s.Op == Reduce {
 		e.todo = append(e.todo, happening{kind: local, rank: ps.rank, step: i})

@@ -221,3 +221,20 @@ func TestEveryTypedCall(t *testing.T) {
 	})
 	require.NoError(t, errors.Join(errs...))
 }
+
+// Elements that have no Go type go as bits or bytes: bfloat16 is folded, float8 only moved.
+func TestBuffersOfTypesThatGoLacks(t *testing.T) {
+	require.NoError(t, Run(t.Context(), 2, func(ctx context.Context, w *World) error {
+		me := byte(w.Rank())
+		b := BFloat16s([]uint16{0x3f80, 0x4040 + uint16(me)<<7}) // 1, and 3 or 6
+		require.EqualValues(t, 2, b.Count())
+		require.NoError(t, Do(ctx, w.Group(), Request{Collective: kolo.AllReduce, In: b, Out: b, Op: kolo.Sum}))
+		require.Equal(t, []byte{0x00, 0x40, 0x10, 0x41}, b.Memory.Host) // 2 and 9
+		out := Bytes(kolo.Float8E4M3, make([]byte, 4))
+		require.NoError(t, Do(ctx, w.Group(), Request{Collective: kolo.AllGather, In: Bytes(kolo.Float8E4M3, []byte{me, 10 + me}), Out: out}))
+		require.Equal(t, []byte{0, 10, 1, 11}, out.Memory.Host)
+		err := Do(ctx, w.Group(), Request{Collective: kolo.AllReduce, In: out, Out: out, Op: kolo.Sum})
+		require.ErrorIs(t, err, kolo.ErrUnsupported)
+		return nil
+	}))
+}

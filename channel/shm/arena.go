@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kolo-ccl/kolo"
-	"github.com/kolo-ccl/kolo/channel"
 )
 
 // arena is memory that Alloc has made.
@@ -86,27 +85,6 @@ func (d *Driver) Free(m kolo.Memory) error {
 	}
 	a.unmap()
 	return nil
-}
-
-// Number is what a Slice may hold.
-type Number interface {
-	~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~float32 | ~float64
-}
-
-// Slice makes a slice of n zeroes in memory that peers read in place. It lives until
-// free, which is called when no op uses it, or until the driver's Close. The driver is
-// one that this package has made.
-func Slice[T Number](d channel.Driver, n int) (s []T, free func() error, err error) {
-	a, ok := d.(channel.Allocator)
-	if !ok {
-		return nil, nil, fmt.Errorf("%w: a %v driver has no memory that peers read in place", kolo.ErrUnsupported, d.Link())
-	}
-	var one T
-	m, err := a.Alloc(int64(n) * int64(unsafe.Sizeof(one)))
-	if err != nil {
-		return nil, nil, err
-	}
-	return unsafe.Slice((*T)(unsafe.Pointer(&m.Host[0])), n), func() error { return a.Free(m) }, nil
 }
 
 // appendSpans appends the list of the pieces of a message, as an offer has it. It is

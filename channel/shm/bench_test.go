@@ -134,10 +134,10 @@ func BenchmarkProcesses(b *testing.B) {
 				b.SetBytes(int64(size))
 				buf := make([]byte, size)
 				if shared {
-					s, free, err := Slice[uint8](f.d, size)
+					m, err := f.d.Alloc(int64(size))
 					require.NoError(b, err)
-					defer func() { require.NoError(b, free()) }()
-					buf = s
+					defer func() { require.NoError(b, f.d.Free(m)) }()
+					buf = m.Host
 				}
 				clear(buf)
 				f.order(b, 2, size, b.N)

@@ -144,8 +144,9 @@ func TestAllocIsReadInPlace(t *testing.T) {
 	a, b := newPair(t, func(d *Driver) { d.private = true })
 	exchange(t, a, b, 1, 10)
 	const n = 1 << 20
-	s, free, err := Slice[uint8](a.d, n)
+	m, err := a.d.Alloc(n)
 	require.NoError(t, err)
+	s := m.Host
 	pattern(s, 5)
 	peer := b.d.peers[a.d.me.Socket]
 	require.Eventually(t, func() bool { // the other process has heard of it
@@ -165,8 +166,8 @@ func TestAllocIsReadInPlace(t *testing.T) {
 	<-released
 	require.NoError(t, a.wait(send))
 	exchange(t, a, b, 3, 100)
-	require.NoError(t, free())
-	require.ErrorIs(t, free(), kolo.ErrArgument)
+	require.NoError(t, a.d.Free(m))
+	require.ErrorIs(t, a.d.Free(m), kolo.ErrArgument)
 	require.Eventually(t, func() bool {
 		peer.mu.Lock()
 		defer peer.mu.Unlock()
@@ -182,7 +183,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		a, b := newPair(t)
 		exchange(t, a, b, 1, 10)
 		exchange(t, b, a, 2, 300_000)
-		_, _, err := Slice[float32](a.d, 1000)
+		_, err := a.d.Alloc(4000)
 		require.NoError(t, err)
 		require.NoError(t, a.close())
 		require.NoError(t, b.close())

@@ -61,17 +61,8 @@ const (
 	maxSocketName = 100
 )
 
-// Reaches says whether the processes with two addresses are on one host, of one user
-// and in one network namespace: then shm joins them.
-func Reaches(mine, theirs []byte) bool {
-	a, err := parseAddress(mine)
-	if err != nil {
-		return false
-	}
-	b, err := parseAddress(theirs)
-	return err == nil && a.reaches(b)
-}
-
+// reaches says whether the processes with two addresses are on one host, of one user and in
+// one network namespace: then shm joins them.
 func (a address) reaches(b address) bool { return a.Host == b.Host && a.User == b.User }
 
 // startOf is when a process was started, in clock ticks after boot.

@@ -207,12 +207,11 @@ func (f *testFlags) elementType() (kolo.DType, error) {
 
 // operation is what -o says. hccl_test has no avg.
 func (f *testFlags) operation() (kolo.ReduceOp, error) {
-	for _, op := range []kolo.ReduceOp{kolo.Sum, kolo.Prod, kolo.Max, kolo.Min, kolo.Avg} {
-		if op.String() == f.op {
-			return op, nil
-		}
+	op, err := kolo.ParseReduceOp(f.op)
+	if err != nil || op.Kind == kolo.OpPreMulSum {
+		return kolo.ReduceOp{}, fmt.Errorf("-o %q: want sum, prod, max, min or avg", f.op)
 	}
-	return kolo.ReduceOp{}, fmt.Errorf("-o %q: want sum, prod, max, min or avg", f.op)
+	return op, nil
 }
 
 // placements is what --inplace says, or what the operator has.

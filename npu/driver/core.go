@@ -190,9 +190,6 @@ func (c *Core) Close(ctx context.Context) error {
 // Closed says whether Close was called. The lock is held.
 func (c *Core) Closed() bool { return c.closed }
 
-// At is the device whose memory is of a space, nil if none is open. The lock is held.
-func (c *Core) At(s kolo.Space) *Device { return c.spaces[s] }
-
 // Locate finds memory: the device and the allocation, nil for the host's. There is no
 // allocation of no bytes. The lock is held.
 func (c *Core) Locate(m kolo.Memory) (Place, error) {

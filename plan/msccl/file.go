@@ -114,9 +114,6 @@ func (f *File) Steps() int {
 	return n
 }
 
-// Ranks is the number of ranks.
-func (f *File) Ranks() int { return len(f.GPUs) }
-
 // name is how errors call a step: "gpu 3, tb 1, step 4 (rrc)".
 func (f *File) name(gpu, block, step int) string {
 	return fmt.Sprintf("gpu %d, tb %d, step %d (%v)", gpu, block, step, f.GPUs[gpu].Blocks[block].Steps[step].Op)

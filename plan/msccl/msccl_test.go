@@ -75,7 +75,7 @@ func check(t *testing.T, dir string, e expectation) {
 	require.NoError(t, err)
 	p, err := Import(data)
 	require.NoError(t, err)
-	got := expectation{e.file, p.Collective, p.Ranks(), p.Steps(), channels(p.File), p.Chunks, p.InPlace, p.Report.Credits}
+	got := expectation{e.file, p.Collective, len(p.GPUs), p.Steps(), channels(p.File), p.Chunks, p.InPlace, p.Report.Credits}
 	require.Equal(t, e, got)
 	again, err := Read(p.XML())
 	require.NoError(t, err)

@@ -184,9 +184,6 @@ func (q *QP) Connect(qpn, first uint32) {
 	q.res.expected = origin + int64(first&psnMask)
 }
 
-// Connected says whether Connect was called.
-func (q *QP) Connected() bool { return q.linked }
-
 // Err is why the queue pair has ended, OK while it has not.
 func (q *QP) Err() Status { return q.err }
 
