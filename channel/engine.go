@@ -148,6 +148,7 @@ type JobState struct {
 	Least  atomic.Int32 // blocks of Shares that are taken at the least; may be read at any time
 	Cut    bool         // what follows fits the parts; a job that is done again is cut once
 	Blocks int          // their number
+	Around bool         // what is not also read is written around the caches
 	Block  int64        // bytes of a block
 	Most   int64        // blocks that a helper does at a time
 	Back   bool         // each half is done from its other end on: each time the other way round, so that

@@ -23,10 +23,12 @@ const (
 	takeBytes  = 1 << 20   // bytes touched by a helper before it looks for a more urgent job
 	takeLess   = 512 << 10 // and where the job is larger than largeJob, as those are that no cache holds
 	largeJob   = 32 << 20
-	lendSpins  = 10000   // looks of a lender that finds nothing to do: longer than a slice of another takes, and less than to be woken
-	yieldEvery = 16      // looks between two yields
-	smallCall  = 8 << 20 // bytes touched by a call up to which it is more urgent than larger ones of its priority
-	levels     = 8       // of priority that are told apart, half of them below 0
+	aroundCopy = 64 << 20 // bytes touched by a job of copies that writes around the caches, which keep little of so much
+	aroundFold = 96 << 20 // and by one that folds, which writes less of them
+	lendSpins  = 10000    // looks of a lender that finds nothing to do: longer than a slice of another takes, and less than to be woken
+	yieldEvery = 16       // looks between two yields
+	smallCall  = 8 << 20  // bytes touched by a call up to which it is more urgent than larger ones of its priority
+	levels     = 8        // of priority that are told apart, half of them below 0
 	classes    = 2 * levels
 
 	// For awaited jobs.
@@ -290,8 +292,11 @@ func cut(j *channel.Job, size int64) int {
 		return s.Blocks
 	}
 	s.First = s.First[:0]
-	wide := 0
+	wide, around := 0, int64(aroundCopy)
 	for i := range j.Parts {
+		if len(j.Parts[i].Src) > 1 {
+			around = aroundFold
+		}
 		wide = max(wide, len(j.Parts[i].Src)+len(j.Parts[i].Dst))
 	}
 	s.Block = slimBlock
@@ -316,7 +321,7 @@ func cut(j *channel.Job, size int64) int {
 	}
 	s.Most = max(1, most*n/size)
 	s.Least.Store(int32(max(1, leastTaken*n/size)))
-	s.Blocks, s.Cut = int(n), true
+	s.Blocks, s.Around, s.Cut = int(n), size >= around, true
 	return s.Blocks
 }
 
@@ -452,14 +457,23 @@ func runPart(j *channel.Job, i int, off, n int64) {
 	if len(p.Src) > few || len(p.Dst) > few {
 		l := lists.Get().(*sliceLists)
 		l.src, l.dst = memories(l.src[:0], p.Src, off, n), memories(l.dst[:0], p.Dst, off, n)
-		j.Op.Spread(l.dst, l.src)
+		spread(j, l.dst, l.src)
 		clear(l.src)
 		clear(l.dst)
 		lists.Put(l)
 		return
 	}
 	var space [2][few][]byte
-	j.Op.Spread(memories(space[1][:0], p.Dst, off, n), memories(space[0][:0], p.Src, off, n))
+	spread(j, memories(space[1][:0], p.Dst, off, n), memories(space[0][:0], p.Src, off, n))
+}
+
+// spread does some bytes of a part.
+func spread(j *channel.Job, dst, src [][]byte) {
+	if j.State.Around {
+		j.Op.SpreadAround(dst, src)
+	} else {
+		j.Op.Spread(dst, src)
+	}
 }
 
 // few is the number of operands whose slices fit on the stack.

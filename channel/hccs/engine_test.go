@@ -1,6 +1,7 @@
 package hccs
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -153,6 +154,39 @@ func TestPlacesOfBlocks(t *testing.T) {
 					}
 				}
 				require.NotContains(t, seen, false)
+			}
+		}
+	}
+}
+
+// What is larger than the caches is written around them: with the same bytes, in place too.
+func TestLargeJobsAroundTheCaches(t *testing.T) {
+	e := newEngine(t, 2)
+	for _, sources := range []int{1, 2} {
+		for _, inPlace := range []bool{false, true} {
+			const n = aroundFold/3 + 4096 + 64
+			j := channel.Job{Op: kernel.OpOf(kolo.Uint8, kolo.Sum, sources)}
+			p, want := j.Add(), make([]byte, n)
+			for i := range sources {
+				raw := noise(n, uint64(i))
+				for k, b := range raw {
+					want[k] += b
+				}
+				p.Src = append(p.Src, kolo.HostMemory(raw))
+			}
+			dst := [][]byte{make([]byte, n+1)[1:], make([]byte, n)}
+			if inPlace {
+				dst[1] = p.Src[sources-1].Host
+			}
+			for _, d := range dst {
+				p.Dst = append(p.Dst, kolo.HostMemory(d))
+			}
+			require.NoError(t, run(t, e, &j))
+			require.True(t, j.State.Around)
+			for i, d := range dst {
+				if !bytes.Equal(want, d) {
+					t.Errorf("%d sources, in place %v: destination %d differs", sources, inPlace, i)
+				}
 			}
 		}
 	}
