@@ -14,6 +14,7 @@ var (
 	ErrDeadline    = errors.New("deadline exceeded")        // not all ranks came, or data stood still, in time
 	ErrLeft        = errors.New("a rank has left")          // a rank closed its group or its world
 	ErrLost        = errors.New("connection lost")          // a channel broke
+	ErrLeftOut     = errors.New("left out")                 // the others go on without this rank; with ErrLost
 	ErrAborted     = errors.New("group aborted")            // the group was aborted, or failed in another call
 	ErrClosed      = errors.New("closed")                   // used after Close
 	ErrUnsupported = errors.New("not supported")            // a combination that no algorithm or driver serves

@@ -2,11 +2,11 @@ package cluster
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/internal/cover"
 )
 
 // Who is left is agreed on. A process that is gone is missed by all others, each by
@@ -16,8 +16,8 @@ import (
 //
 //   - It waits until both ends have been heard after the news, and settle long: who is
 //     really gone is missed by then.
-//   - The one with the most broken links goes, of several the one with the highest number,
-//     until no broken link is left.
+//   - As few go as can be so that no broken link is left, and of equal choices those with
+//     the higher numbers (cover.Fewest).
 //   - It tells everybody, the one that goes first of all. Whoever hears of it from a process
 //     that it reaches does the same. That is never taken back, so that processes which have
 //     heard the news in different orders end with the same members.
@@ -98,7 +98,7 @@ func (h *heart) decide(now time.Time) {
 			edges = append(edges, edge)
 		}
 	}
-	for _, q := range leavers(edges) {
+	for _, q := range cover.Fewest(edges) {
 		var others []kolo.Rank
 		for _, edge := range edges {
 			if i := slices.Index(edge[:], q); i >= 0 {
@@ -106,29 +106,8 @@ func (h *heart) decide(now time.Time) {
 			}
 		}
 		slices.Sort(others)
-		h.expel(q, fmt.Sprintf("its link to rank %s has broken, and of the two ends the one with more broken links goes, else the one with the higher number", kolo.RankList(others)))
+		h.expel(q, fmt.Sprintf("its link to rank %s has broken, and of the ends of broken links as few go as can be, of equal choices the higher", kolo.RankList(others)))
 	}
-}
-
-// leavers is who must go so that no edge is left: the end of most edges first, of several
-// the one with the highest number. The order of edges does not matter.
-func leavers(edges [][2]int) (list []int) {
-	for edges = slices.Clone(edges); len(edges) > 0; {
-		degree := map[int]int{}
-		for _, e := range edges {
-			degree[e[0]]++
-			degree[e[1]]++
-		}
-		worst := slices.MaxFunc(slices.Sorted(maps.Keys(degree)), func(a, b int) int {
-			if degree[a] != degree[b] {
-				return degree[a] - degree[b]
-			}
-			return a - b
-		})
-		list = append(list, worst)
-		edges = slices.DeleteFunc(edges, func(e [2]int) bool { return e[0] == worst || e[1] == worst })
-	}
-	return list
 }
 
 // expel makes a process go that lives, and tells it and the others.
@@ -173,8 +152,8 @@ func (h *heart) outvoted() error {
 	}
 	slices.Sort(reached)
 	slices.Sort(silent)
-	return fmt.Errorf("%w: this process was left out of the world: it reaches rank %s, and rank %s, which has fallen silent, may go on without it; of a network in parts the one with more ranks does, or of equal ones that with the lowest rank",
-		kolo.ErrLost, kolo.RankList(reached), kolo.RankList(silent))
+	return fmt.Errorf("%w: %w: this process was left out of the world: it reaches rank %s, and rank %s, which has fallen silent, may go on without it; of a network in parts the one with more ranks does, or of equal ones that with the lowest rank",
+		kolo.ErrLeftOut, kolo.ErrLost, kolo.RankList(reached), kolo.RankList(silent))
 }
 
 // hasMajority says which part of a network goes on.
@@ -190,7 +169,7 @@ func (h *heart) leave(by int, why string) {
 	if !h.started {
 		return
 	}
-	cause := fmt.Errorf("%w: this process was left out of the world by %v: %s", kolo.ErrLost, &h.p.roster.Members[by], why)
+	cause := fmt.Errorf("%w: %w: this process was left out of the world by %v: %s", kolo.ErrLeftOut, kolo.ErrLost, &h.p.roster.Members[by], why)
 	h.p.local.LeftOut(cause)
 	for q, l := range h.p.everyLink() {
 		if l == nil || h.state[q] != alive {

@@ -2,8 +2,6 @@ package cluster
 
 import (
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -56,6 +54,7 @@ func TestBrokenLinksOfSomePairsAreAgreedOn(t *testing.T) {
 			})
 			for r, err := range errs {
 				if !slices.Contains(c.left, kolo.Rank(r)) {
+					require.ErrorIs(t, err, kolo.ErrLeftOut, "rank %d", r)
 					require.ErrorIs(t, err, kolo.ErrLost, "rank %d", r)
 					require.ErrorContains(t, err, "was left out of the world by rank ", "rank %d", r)
 					continue
@@ -66,35 +65,6 @@ func TestBrokenLinksOfSomePairsAreAgreedOn(t *testing.T) {
 			closeAll(t, worlds)
 		})
 	}
-}
-
-// The rule removes every edge, does not depend on their order, and takes nobody without one.
-func TestLeavers(t *testing.T) {
-	seed := rand.Uint64()
-	t.Log("seed", seed)
-	rng := rand.New(rand.NewPCG(seed, 1))
-	for range 2000 {
-		var edges [][2]int
-		for a := range 2 + rng.IntN(6) {
-			for b := range a {
-				if rng.IntN(3) == 0 {
-					edges = append(edges, [2]int{b, a})
-				}
-			}
-		}
-		list := leavers(edges)
-		for _, e := range edges {
-			require.True(t, slices.Contains(list, e[0]) || slices.Contains(list, e[1]), "%v leaves of %v", list, edges)
-		}
-		for _, q := range list {
-			require.True(t, slices.ContainsFunc(edges, func(e [2]int) bool { return e[0] == q || e[1] == q }), fmt.Sprint(q, edges))
-		}
-		other := slices.Clone(edges)
-		rng.Shuffle(len(other), func(i, j int) { other[i], other[j] = other[j], other[i] })
-		require.Equal(t, list, leavers(other), "%v", edges)
-	}
-	require.Equal(t, []int{1}, leavers([][2]int{{0, 1}}))
-	require.Equal(t, []int{2}, leavers([][2]int{{1, 2}, {2, 3}}))
 }
 
 // Of any two parts exactly one goes on.

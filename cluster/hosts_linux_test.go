@@ -171,6 +171,60 @@ func TestHostsThatOnlyMissEachOtherAgreeOnWhoIsLeft(t *testing.T) {
 	require.Less(t, time.Since(at), inTime)
 }
 
+// Only data is cut between some pairs of hosts: all processes live and hear each other. The ends of
+// the links report them, as few ranks as can be are left out, and the others go on.
+func TestHostsWhoseDataIsCutGoOnWithoutAsFewAsCanBe(t *testing.T) {
+	for name, c := range map[string]struct {
+		hosts int
+		cuts  [][2]int
+		left  string
+		out   map[int]string // with whom its link is broken
+	}{
+		"one pair":           {3, [][2]int{{0, 1}}, "0 and 2", map[int]string{1: "0"}},
+		"two pairs of one":   {4, [][2]int{{1, 2}, {1, 3}}, "0, 2 and 3", map[int]string{1: "2 and 3"}},
+		"two pairs of first": {4, [][2]int{{0, 1}, {0, 3}}, "1, 2 and 3", map[int]string{0: "1 and 3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := netlab.New(t, c.hosts, netlab.Config{})
+			var places []place
+			for h := range c.hosts {
+				places = append(places, place{h, fmt.Sprint(h)})
+			}
+			list := onHosts(t, l, "loop", places, fmt.Sprint("KOLO_TEST_COUNT=", 1<<18), "KOLO_TEST_MESH=1")
+			ports := []string{"29500"}
+			for _, o := range list {
+				o.wait(t, "LOOPING", patience)
+				ports = append(ports, o.wait(t, "LISTENS", patience))
+			}
+			at := time.Now()
+			for _, cut := range c.cuts {
+				l.PartBut(cut[0], cut[1], ports...)
+			}
+			for r, o := range list {
+				said, d := o.lost(t, at)
+				t.Logf("rank %d after %v: %s", r, d, said)
+				require.Contains(t, said, "connection lost")
+				require.Less(t, d, inTime)
+			}
+			for r, o := range list {
+				ends, out := c.out[r]
+				if !out {
+					require.Equal(t, c.left, o.wait(t, "SHRUNK", patience))
+					t.Logf("rank %d has shrunk after %v", r, time.Since(at))
+					o.wait(t, "DONE", patience)
+					continue
+				}
+				said := o.wait(t, "FAILED", patience)
+				t.Log(said)
+				require.Contains(t, said, "left out")
+				require.Contains(t, said, fmt.Sprintf("the data link of rank %d to rank %s is broken though both live", r, ends))
+			}
+			require.Less(t, time.Since(at), 2*inTime)
+		})
+	}
+}
+
 // A network falls in two. Each part finds the other silent, one goes on, and the other is told
 // that it does not: the larger, or of equal ones that with rank 0.
 func TestOnePartOfANetworkInTwoGoesOn(t *testing.T) {

@@ -100,7 +100,7 @@ func (p *Process) Epoch() uint64 { return p.roster.Epoch }
 // Job is the name of the job.
 func (p *Process) Job() string { return p.roster.Job }
 
-// Number is this process's number, and Members are all processes by number.
+// Number is this process's number, its index in Members.
 func (p *Process) Number() int { return p.self }
 
 // Members are the processes of the world, by number.

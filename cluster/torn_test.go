@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 )
 
 // Only the data link between two processes breaks, and both live. The call ends soon on all,
-// both ends name each other, Shrink says what is left, and a group without one end works.
+// both ends name each other, Shrink goes on without the higher.
 func TestDataLinkThatBreaksAlone(t *testing.T) {
 	for _, transport := range []string{"tcp", "shm"} {
 		t.Run(transport, func(t *testing.T) {
@@ -46,23 +47,82 @@ func TestDataLinkThatBreaksAlone(t *testing.T) {
 					require.EqualValues(t, 1-r, e.Peer, "rank %d: %v", r, err)
 				}
 			}
-			for r, err := range each(worlds, func(w *rank.World) error { _, err := w.Shrink(t.Context()); return err }) {
-				require.ErrorIs(t, err, kolo.ErrLost, "rank %d", r)
-				require.ErrorContains(t, err, "rank 0, 1 and 2 are all left, but the data link between two of them is broken", "rank %d", r)
+			groups := make([]*rank.Group, 3)
+			for r, err := range each(worlds, func(w *rank.World) (err error) { groups[w.Rank()], err = w.Shrink(t.Context()); return err }) {
+				if r == 1 {
+					require.ErrorIs(t, err, kolo.ErrLeftOut)
+					require.ErrorIs(t, err, kolo.ErrLost)
+					var e *kolo.Error
+					require.ErrorAs(t, err, &e)
+					require.Equal(t, []kolo.Rank{0}, e.Ranks)
+					require.ErrorContains(t, err, "the data link of rank 1 to rank 0 is broken though both live (")
+					continue
+				}
+				require.NoError(t, err, "rank %d", r)
 			}
-			for r, err := range each(worlds, func(w *rank.World) error {
-				if w.Rank() == 1 {
-					return nil
-				}
-				g, err := w.NewGroup(rank.GroupConfig{Name: "without 1", Ranks: []kolo.Rank{0, 2}})
-				if err != nil {
-					return fmt.Errorf("new group: %w", err)
-				}
-				return allReduce(t.Context(), g, []kolo.Rank{0, 2}, 1000)
+			t.Logf("shrunk after %v", time.Since(began))
+			for r, err := range each([]*rank.World{worlds[0], worlds[2]}, func(w *rank.World) error {
+				return allReduce(t.Context(), groups[w.Rank()], []kolo.Rank{0, 2}, 1000)
 			}) {
 				require.NoError(t, err, "rank %d", r)
 			}
 			closeAll(t, worlds)
 		})
+	}
+}
+
+// Several data links break, by either driver and with several ranks in a process: as few ranks as
+// can be are left out, the others go on.
+func TestSeveralDataLinksThatBreak(t *testing.T) {
+	for name, c := range map[string]struct {
+		sizes []int
+		pairs [][2]kolo.Rank
+		left  []kolo.Rank
+	}{
+		"two of rank 1":        {[]int{1, 1, 1, 1}, [][2]kolo.Rank{{1, 2}, {1, 3}}, []kolo.Rank{0, 2, 3}},
+		"two apart":            {[]int{1, 1, 1, 1}, [][2]kolo.Rank{{0, 2}, {1, 3}}, []kolo.Rank{0, 1}},
+		"of a rank in process": {[]int{2, 2}, [][2]kolo.Rank{{0, 3}, {1, 3}}, []kolo.Rank{0, 1, 2}},
+	} {
+		for _, transport := range []string{"tcp", "shm"} {
+			t.Run(name+"/"+transport, func(t *testing.T) {
+				t.Parallel()
+				script := ""
+				for _, p := range c.pairs {
+					script += fmt.Sprintf("cut %d -> %d after 0\ncut %d -> %d after 0\n", p[0], p[1], p[1], p[0])
+				}
+				worlds := worldsOf(together(t, Config{Transport: transport, Rank: rank.Config{Timeout: patience, Algorithm: "ring",
+					Wrap: func(d channel.Driver) (channel.Driver, error) { return faulty.New(d, script, 0) }}}, c.sizes...))
+				pairwise := func(w *rank.World, p [2]kolo.Rank) error {
+					g, err := w.NewGroup(rank.GroupConfig{Name: fmt.Sprint(p), Ranks: p[:]})
+					if err != nil {
+						return err
+					}
+					return errors.Join(allReduce(t.Context(), g, p[:], 1000), g.Close(t.Context()))
+				}
+				for r, err := range each(worlds, func(w *rank.World) error {
+					for _, p := range c.pairs {
+						if slices.Contains(p[:], w.Rank()) {
+							if err := pairwise(w, p); !errors.Is(err, kolo.ErrLost) {
+								return fmt.Errorf("link %v: %w", p, err)
+							}
+						}
+					}
+					g, err := w.Shrink(t.Context())
+					if !slices.Contains(c.left, w.Rank()) {
+						if !errors.Is(err, kolo.ErrLeftOut) {
+							return fmt.Errorf("not left out: %w", err)
+						}
+						return nil
+					}
+					if err == nil {
+						err = allReduce(t.Context(), g, c.left, 100000)
+					}
+					return err
+				}) {
+					require.NoError(t, err, "rank %d", r)
+				}
+				closeAll(t, worlds)
+			})
+		}
 	}
 }

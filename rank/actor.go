@@ -108,6 +108,8 @@ func (a *rankActor) refuse(from *actor.Shard, m message, err error) {
 			m.stream.turn = from
 		}
 		m.resolve(m.dress(err))
+	case *linkCheck:
+		close(m.done)
 	case *quit:
 		a.endpoint.Close()
 		close(m.done)
@@ -190,6 +192,10 @@ func (a *rankActor) Handle(m message) error {
 		a.tick()
 	case *cut:
 		a.cutOff(m)
+	case *linkCheck:
+		a.check(m)
+	case *linkCheckEnd:
+		a.endCheck(m.of, m.cause)
 	case *quit:
 		a.quit(m)
 	default:

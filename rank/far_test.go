@@ -525,31 +525,42 @@ func TestRankThatLeavesAFailedGroupSaysWhy(t *testing.T) {
 	s.close(t)
 }
 
-// A rank leaves while the others shrink. One of them hears first from the others that their
-// group has failed for that, and only then of the rank itself: it waits for that word.
+// A rank leaves while all shrink. One of the others hears first from them that their group
+// has failed for that, and only then of the rank itself: it waits for that word.
 func TestShrinkWaitsForTheWordThatARankHasLeft(t *testing.T) {
 	s := openParts(t, []int{0, 1, 2, 3}, rank.Config{Timeout: 20 * time.Second})
-	groups, errs := make([]*rank.Group, 3), make([]error, 3)
-	ended := make(chan int, 3)
-	for r, w := range s.worlds[:3] {
+	s.lines[3].hold() // it calls, and hears of nobody else
+	ctx, cancel := context.WithCancel(t.Context())
+	groups, errs := make([]*rank.Group, 4), make([]error, 4)
+	ended := make(chan int, 4)
+	for r, w := range s.worlds {
+		c := t.Context()
+		if r == 3 {
+			c = ctx
+		}
 		go func() { // ends with the Shrink
-			groups[r], errs[r] = w.Shrink(t.Context())
+			groups[r], errs[r] = w.Shrink(c)
 			ended <- r
 		}()
 	}
 	shrinks := func(r int) bool { return len(s.worlds[r].Groups()) > 1 }
 	require.Eventually(t, func() bool { return shrinks(0) && shrinks(1) && shrinks(2) }, 10*time.Second, time.Millisecond)
 	s.lines[2].holdOf(3)
+	cancel()
+	require.Equal(t, 3, <-ended)
+	require.ErrorIs(t, errs[3], kolo.ErrCanceled)
+	require.ErrorContains(t, errs[3], "rank 0, 1 and 2 have not called Shrink")
 	require.NoError(t, s.worlds[3].Close(t.Context()))
 	require.Eventually(t, func() bool { return !shrinks(2) }, 10*time.Second, time.Millisecond, "the group has not failed")
 	s.lines[2].releaseOf(3)
 	for range 3 {
 		<-ended
 	}
-	require.NoError(t, errors.Join(errs...))
-	for r, g := range groups {
+	require.NoError(t, errors.Join(errs[:3]...))
+	for r, g := range groups[:3] {
 		require.Equal(t, 3, g.Size(), "rank %d", r)
 	}
+	s.lines[3].release()
 	s.close(t)
 }
 

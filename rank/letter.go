@@ -1,6 +1,8 @@
 package rank
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/kolo-ccl/kolo"
@@ -22,6 +24,7 @@ const (
 	kindAsk
 	kindAnswer
 	kindGreeting
+	kindShrink
 )
 
 // Limits of a letter.
@@ -95,6 +98,16 @@ type state struct {
 	rank    kolo.Rank // in the group
 	arrived bool      // at the call that was asked for
 	last    string    // what it did last
+}
+
+// shrinkLetter says what a rank that shrinks its world knows.
+type shrinkLetter struct {
+	rank   kolo.Rank                // in the world, as all ranks here
+	call   uint64                   // how often it has called Shrink
+	tried  uint64                   // in which of these calls it has tried its links
+	opened []kolo.Rank              // whom it has links to
+	links  map[kolo.Rank]string     // those that are broken, by the other end, and why
+	out    map[kolo.Rank]*exclusion // who goes
 }
 
 func (m *madeLetter) write(e *encoder) {
@@ -173,6 +186,30 @@ func readAnswer(d *decoder) *answerLetter {
 	return m
 }
 
+func (m *shrinkLetter) write(e *encoder) {
+	e.kind(kindShrink).int(int64(m.rank)).uint(m.call).uint(m.tried).ranks(m.opened).uint(uint64(len(m.links)))
+	for _, r := range slices.Sorted(maps.Keys(m.links)) {
+		e.int(int64(r)).text(m.links[r])
+	}
+	e.uint(uint64(len(m.out)))
+	for _, r := range slices.Sorted(maps.Keys(m.out)) {
+		e.int(int64(r)).ranks(m.out[r].ends).text(m.out[r].why)
+	}
+}
+
+func readShrink(d *decoder) *shrinkLetter {
+	m := &shrinkLetter{rank: kolo.Rank(d.int()), call: d.uint(), tried: d.uint(), opened: d.ranks(), links: map[kolo.Rank]string{}, out: map[kolo.Rank]*exclusion{}}
+	for range d.count(2) {
+		r := kolo.Rank(d.int())
+		m.links[r] = d.text()
+	}
+	for range d.count(3) {
+		r := kolo.Rank(d.int())
+		m.out[r] = &exclusion{ends: d.ranks(), why: d.text()}
+	}
+	return m
+}
+
 // pack is the letter as bytes.
 func pack(m letter) []byte {
 	e := &encoder{b: make([]byte, 0, 64)}
@@ -208,6 +245,8 @@ func unpack(b []byte) (letter, error) {
 		m = readAnswer(d)
 	case kindGreeting:
 		m = readGreeting(d)
+	case kindShrink:
+		m = readShrink(d)
 	default:
 		_ = d.fail("kind %d", k) // noted in d
 	}

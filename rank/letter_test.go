@@ -21,6 +21,7 @@ func someLetters() []letter {
 		&leftLetter{id: 9, rank: 3, calls: 12, cause: cause},
 		&leftLetter{id: 9, rank: 3},
 		&partedLetter{rank: 6},
+		&shrinkLetter{rank: 6, call: 2, tried: 1, opened: []kolo.Rank{9, 4, 1}, links: map[kolo.Rank]string{4: "cut", 9: ""}, out: map[kolo.Rank]*exclusion{3: {ends: []kolo.Rank{0, 2}, why: "no answer"}}},
 		&askLetter{token: 1, id: 2, seq: 3, inCall: true, about: []kolo.Rank{8, 7}},
 		&greeting{kind: greetWelcome, conn: 1 << 60, from: 3, to: 4, window: "kv", regions: []Region{{"cache", 1<<63 | 1, 1 << 40}, {}}, cause: cause},
 		&answerLetter{token: 4, states: []state{{rank: 1, arrived: true, last: "Barrier #3"}, {rank: 2}}, lines: []string{"a", ""}},

@@ -222,6 +222,8 @@ func (o *outside) deliver(from int, message []byte) error {
 		}
 	case *answerLetter:
 		o.answered(m)
+	case *shrinkLetter:
+		return o.shrinks(from, m)
 	case *greeting:
 		return o.greeted(from, m)
 	}

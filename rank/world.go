@@ -60,7 +60,8 @@ type process struct {
 	parted map[kolo.Rank]*departure // ranks that have closed their world
 	open   int                      // worlds not closed
 
-	changed chan struct{} // closed when parted has grown; nil: nobody waits
+	changed chan struct{} // closed when there is news of who is left; nil: nobody waits
+	shrinks shrinks
 
 	watch   watch
 	losses  losses
@@ -86,7 +87,7 @@ func newProcess(n int, given Config, part *Part, mine []kolo.Rank) (*process, er
 	if cfg.Topology.Ranks() != n {
 		return nil, fmt.Errorf("%w: Config.Topology has %d ranks, the world %d", kolo.ErrArgument, cfg.Topology.Ranks(), n)
 	}
-	p := &process{given: given, procs: runtime.GOMAXPROCS(0), cfg: cfg, now: time.Now, began: time.Now(), hubs: map[hubKey][]*hub{}, parted: map[kolo.Rank]*departure{}, open: len(mine)}
+	p := &process{given: given, procs: runtime.GOMAXPROCS(0), cfg: cfg, now: time.Now, began: time.Now(), hubs: map[hubKey][]*hub{}, parted: map[kolo.Rank]*departure{}, open: len(mine), shrinks: newShrinks()}
 	open := func(e channel.Engine) (channel.Driver, error) { return openDriver(&cfg, e) }
 	if part != nil {
 		p.outside = newOutside(p, part)

@@ -47,6 +47,7 @@ var layers = []*layer{
 	{name: "internal/netlab", is: kit | private, goes: []string{"*"}},
 	{name: "internal/invariant", is: private},
 	{name: "internal/cpu", is: raw | private},
+	{name: "internal/cover", is: pure | private},
 	{name: "internal/dynlib", is: private},
 	{name: "internal/ctxerr", is: private, imports: []edge{
 		{root, "the errors that it gives"},
@@ -181,6 +182,7 @@ var layers = []*layer{
 		{"npu", "device buffers"},
 		{"internal/kernel", "the operation of a reduction"},
 		{"internal/ctxerr", "why a context has ended"},
+		{"internal/cover", "who goes where links have broken"},
 		{"internal/invariant", "scramble a buffer that was handed over"},
 	}},
 	{name: "rank/ranktest", is: kit, goes: []string{"*"}, imports: []edge{
@@ -197,6 +199,7 @@ var layers = []*layer{
 		{"channel/*", "drivers linked in"},
 		{"plan", "the topology that all ranks agree on"},
 		{"rank", "a World of several processes"},
+		{"internal/cover", "who goes where links have broken"},
 	}},
 	{name: "cluster/probe", goes: []string{"*"}, imports: []edge{
 		{root, "ranks, edges, errors"},

@@ -153,6 +153,14 @@ func (l *Lab) Part(a, b int) {
 	l.drop(fmt.Sprintf(`iifname "p%d" oifname "p%d"`, a, b), fmt.Sprintf(`iifname "p%d" oifname "p%d"`, b, a))
 }
 
+// PartBut makes the switch drop what goes by TCP between two hosts, but for what goes from
+// or to some ports: connections of some purpose pass, and all others are cut.
+func (l *Lab) PartBut(a, b int, ports ...string) {
+	l.t.Helper()
+	but := fmt.Sprintf("tcp sport != { %s } tcp dport != { %[1]s }", strings.Join(ports, ", "))
+	l.drop(fmt.Sprintf(`iifname "p%d" oifname "p%d" %s`, a, b, but), fmt.Sprintf(`iifname "p%d" oifname "p%d" %s`, b, a, but))
+}
+
 // drop adds rules to the switch.
 func (l *Lab) drop(which ...string) {
 	l.t.Helper()
