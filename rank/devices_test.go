@@ -173,3 +173,26 @@ func TestLossOfAnIdleDevice(t *testing.T) {
 		}
 	})
 }
+
+// A handle whose size is negative is refused before anything waits for its bytes.
+func TestMemoryOfANegativeSize(t *testing.T) {
+	x := openCluster(t, sim.Config{Devices: 2, Fast: true}, rank.Config{Timeout: 20 * time.Second})
+	defer x.close()
+	m, err := x.devices[0].Alloc(64)
+	require.NoError(t, err)
+	m.Size = -8
+	b := rank.Buffer{Memory: m, DType: kolo.Float32}
+	for _, r := range []rank.Request{
+		{Collective: kolo.Send, In: b, Peer: 1}, {Collective: kolo.Recv, Out: b, Peer: 1},
+		{Collective: kolo.AllReduce, In: b, Out: b}, {Collective: kolo.AllReduce, Tensors: []rank.Buffer{b}},
+	} {
+		err := rank.Do(t.Context(), x.worlds[0].Group(), r)
+		require.ErrorIs(t, err, kolo.ErrArgument, "%v", r.Collective)
+		require.ErrorContains(t, err, "-8 bytes")
+	}
+	win, err := x.worlds[0].NewWindow(rank.WindowConfig{})
+	require.NoError(t, err)
+	_, err = win.Register("r", m)
+	require.ErrorIs(t, err, kolo.ErrArgument)
+	require.ErrorContains(t, err, "-8 bytes")
+}

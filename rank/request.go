@@ -280,6 +280,8 @@ func (c *asked) checkBuffer(what string, b Buffer) error {
 		return nil
 	case !b.DType.Valid():
 		return fmt.Errorf("%w: the %s has no element type %d", kolo.ErrArgument, what, b.DType)
+	case b.Memory.Len() < 0:
+		return fmt.Errorf("%w: the %s has %d bytes", kolo.ErrArgument, what, b.Memory.Len())
 	case b.Memory.Len()%int64(size) != 0:
 		return fmt.Errorf("%w: the %s has %d bytes, no whole number of %v elements", kolo.ErrArgument, what, b.Memory.Len(), b.DType)
 	case !spanOf(b.Memory).aligned(min(size, 8)): // no instruction wants more

@@ -127,6 +127,9 @@ func (win *Window) Register(name string, m kolo.Memory) (Region, error) {
 	if m.Space != kolo.HostSpace && !win.world.p.engine.Reaches(m.Space) {
 		return Region{}, fmt.Errorf("register memory in window %q: %w", win.name, unreached(m.Space))
 	}
+	if m.Len() < 0 {
+		return bad(kolo.ErrArgument, "it has %d bytes", m.Len())
+	}
 	win.mu.Lock()
 	defer win.mu.Unlock()
 	if win.closed != nil {
