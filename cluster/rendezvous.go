@@ -43,7 +43,6 @@ type gathering struct {
 type guest struct {
 	hello
 	answer chan answer // takes one
-	left   bool
 }
 
 // meeting is what a rendezvous handles.

@@ -250,13 +250,16 @@ func (u *urgent) mark(i int) error {
 	}
 	u.launching = true
 	for len(u.packing) > 0 {
-		k, failed := u.packing[0], u.err
+		k, err := u.packing[0], u.err
 		u.packing = slices.Delete(u.packing, 0, 1)
 		u.mu.Unlock()
-		if failed == nil {
-			failed = u.pack(k)
+		if err == nil {
+			err = u.pack(k)
 		}
 		u.mu.Lock()
+		if u.err == nil {
+			u.err = err // the actor may hear of it later
+		}
 	}
 	u.launching = false
 	return u.err

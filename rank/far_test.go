@@ -326,11 +326,10 @@ func TestCallsThatSucceedNeedNoControlMessages(t *testing.T) {
 // the data of the two calls never meets.
 func TestMismatchBetweenProcessesNamesTheOddRanksEverywhere(t *testing.T) {
 	type row struct {
-		name  string
-		call  func(ctx context.Context, w *rank.World) error
-		check rank.Check
-		odd   []kolo.Rank
-		says  []string
+		name string
+		call func(ctx context.Context, w *rank.World) error
+		odd  []kolo.Rank
+		says []string
 	}
 	sum := func(ctx context.Context, w *rank.World, n int) error {
 		return rank.AllReduce(ctx, w.Group(), int32s(w.Rank(), n), kolo.Sum)

@@ -240,7 +240,6 @@ type logGP struct {
 	s                Schedule
 	begun, ended     [][]time.Duration // -1: not yet
 	arrived          map[[3]int]time.Duration
-	now              time.Duration
 	cpu, unit, nic   []time.Duration
 }
 

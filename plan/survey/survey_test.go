@@ -128,8 +128,10 @@ func TestRankTables(t *testing.T) {
 
 func TestTopologyStandsForOtherRanks(t *testing.T) {
 	s := &Survey{Places: []Place{{Process: 0, Host: "a"}, {Process: 0, Host: "a"}, {Process: 0, Host: "a"}, {Process: 1, Host: "a"}, {Process: 1, Host: "a"}, {Process: 2, Host: "b"}}}
-	for _, w := range []Way{{0, 1, kolo.Edge{Link: kolo.LinkHCCS, Latency: 300, Bandwidth: 10e9}, ""}, {0, 3, kolo.Edge{Link: kolo.LinkSHM, Latency: 2000, Bandwidth: 5e9}, ""}, {5, 0, kolo.Edge{Link: kolo.LinkTCP, Latency: 30000, Bandwidth: 1e9}, ""}} {
-		s.Ways = append(s.Ways, w)
+	s.Ways = []Way{
+		{0, 1, kolo.Edge{Link: kolo.LinkHCCS, Latency: 300, Bandwidth: 10e9}, ""},
+		{0, 3, kolo.Edge{Link: kolo.LinkSHM, Latency: 2000, Bandwidth: 5e9}, ""},
+		{5, 0, kolo.Edge{Link: kolo.LinkTCP, Latency: 30000, Bandwidth: 1e9}, ""},
 	}
 	topology, err := s.Topology()
 	require.NoError(t, err)
