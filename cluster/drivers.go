@@ -214,13 +214,15 @@ func (m *channelMap) choose(r *roster, self int, told []intro) error {
 	m.by = make([]int, len(r.Members))
 	m.has = make([][]string, len(r.Members))
 	m.has[self] = m.names[1:]
+	me := m.profile(r, self)
 	peers := make([][]channel.Peer, len(m.drivers))
 	for q := range r.Members {
 		if q == self {
 			continue
 		}
 		m.has[q] = slices.Sorted(maps.Keys(told[q].Drivers))
-		i := 1 + slices.IndexFunc(m.names[1:], func(name string) bool { return m.obstacle(name, r, self, q) == "" })
+		it, at := m.profile(r, q), nearnessOf(&r.Members[self].Host, &r.Members[q].Host)
+		i := 1 + slices.IndexFunc(m.names[1:], func(name string) bool { return m.obstacle(name, &me, &it, at) == "" })
 		if i == 0 {
 			return fmt.Errorf("%w: rank %s and rank %s have no driver in common; here: %s", kolo.ErrUnsupported,
 				kolo.RankList(r.Members[self].Ranks), kolo.RankList(r.Members[q].Ranks), strings.Join(m.names[1:], ", "))
@@ -239,29 +241,4 @@ func (m *channelMap) choose(r *roster, self int, told []intro) error {
 		}
 	}
 	return nil
-}
-
-// obstacle is why a driver does not join two processes, or "". Both come to the same
-// answer, and so does everybody else, by what all know of them.
-func (m *channelMap) obstacle(name string, r *roster, a, b int) string {
-	x, y := &r.Members[a], &r.Members[b]
-	if name == "verbs" && m.auto && min(len(x.Host.RDMA), len(y.Host.RDMA)) == 0 {
-		return "not both hosts have an active RoCE port"
-	}
-	for _, q := range []int{a, b} {
-		if !slices.Contains(m.has[q], name) {
-			return fmt.Sprintf("rank %s has not opened it", kolo.RankList(r.Members[q].Ranks))
-		}
-	}
-	switch {
-	case name == "shm" && x.Host.Machine != y.Host.Machine:
-		return "they are on different hosts"
-	case name == "shm" && x.Host.Network != y.Host.Network:
-		return "they are in different network namespaces"
-	case name == "shm" && x.Host.User != y.Host.User:
-		return fmt.Sprintf("they run as different users (%d and %d)", x.Host.User, y.Host.User)
-	case name == "verbs" && m.auto && x.Host.Machine == y.Host.Machine:
-		return "they are on one host"
-	}
-	return ""
 }

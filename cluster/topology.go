@@ -114,50 +114,12 @@ func (p *Process) Map() []Route {
 	return out
 }
 
-// pairing is what joins pairs of processes, and why.
-type pairing struct {
-	driver, why, check string
-	pairs              []string // the first maxNotes
-	count              int
-}
-
-// pairings are all pairs of processes, those of a kind together.
-func (p *Process) pairings() (list []*pairing) {
-	type kind struct{ driver, why, check string }
-	known := map[kind]*pairing{}
-	for a := range p.roster.Members {
-		for b := range a {
-			driver, why := p.drivers.between(p.roster, b, a)
-			k := kind{driver, why, p.drivers.suspect(p.roster, b, a, driver)}
-			g := known[k]
-			if g == nil {
-				g = &pairing{driver: k.driver, why: k.why, check: k.check}
-				known[k] = g
-				list = append(list, g)
-			}
-			if g.count++; g.count <= maxNotes {
-				g.pairs = append(g.pairs, fmt.Sprintf("%s with %s", kolo.RankList(p.roster.Members[b].Ranks), kolo.RankList(p.roster.Members[a].Ranks)))
-			}
-		}
-	}
-	return list
-}
-
-// between names the pairs, not too many.
-func (g *pairing) between() string {
-	text := fmt.Sprintf("%s between rank %s", g.driver, strings.Join(g.pairs, ", "))
-	if more := g.count - len(g.pairs); more > 0 {
-		text += fmt.Sprintf(" and %d more pairs", more)
-	}
-	return text
-}
-
 // Explain says for all pairs of processes which driver joins them and why not a better
 // one, and warns where something looks wrong, with what to check. Pairs of a kind share a line.
 func (p *Process) Explain() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s within each process\n", inside)
-	for _, g := range p.pairings() {
+	for _, g := range p.drivers.pairings(p.roster) {
 		fmt.Fprintf(&b, "%s: %s\n", g.between(), g.why)
 		if g.check != "" {
 			fmt.Fprintf(&b, "  warning: %s\n", g.check)
@@ -174,7 +136,7 @@ type Warning struct {
 
 // Warnings are those of Explain, at most maxNotes kinds of them. All processes have the same.
 func (p *Process) Warnings() (list []Warning) {
-	for _, g := range p.pairings() {
+	for _, g := range p.drivers.pairings(p.roster) {
 		if g.check != "" && len(list) < maxNotes {
 			list = append(list, Warning{Pairs: g.between(), Check: g.check})
 		}
