@@ -32,14 +32,15 @@ const (
 	classes    = 2 * levels
 
 	// For awaited jobs.
-	staySpins   = 20000  // looks, some 10 us, of the starter for the end of what a helper does
-	lingerLooks = 50000  // looks, some 25 to 50 us, of a worker for the next job before it yields
-	lingerTurns = 16     // times that it does so before it parks
-	slotLooks   = 1000   // looks, and
-	slots       = 1000   // times, before it has found one: it may be on the ranks' processor
-	fewMissed   = 3      // jobs that may be started while it finds none, as they wait for that processor
-	leastAlone  = 16     // jobs for which no worker is woken after more were;
-	mostAlone   = 1 << 9 // each time twice as many, up to this
+	staySpins   = 20000      // looks, some 10 us, of the starter for the end of what a helper does
+	lingerLooks = 50000      // looks, some 25 to 50 us, of a worker for the next job before it yields
+	nextLooks   = 8000       // and where it has found but one since it yielded: a rank may have come to stand behind it
+	slotLooks   = 1000       // and where it has found none: it may be on the ranks' processor
+	lingerAll   = 16 * 50000 // looks before it parks
+	slots       = 1000       // yields before it does where it has found none
+	fewMissed   = 3          // jobs that may be started while it finds none, as they wait for that processor
+	leastAlone  = 16         // jobs for which no worker is woken after more were;
+	mostAlone   = 1 << 9     // each time twice as many, up to this
 )
 
 // Engine is the software DMA engine of a process: host memory, host kernels. Small
@@ -547,18 +548,23 @@ func (e *Engine) linger() (found bool) {
 	if int(e.lingers.Add(1)) >= e.procs {
 		return false
 	}
-	looks, turns := slotLooks, slots
-	for turn := 0; turn < turns; turn++ {
-		for range looks {
-			if j := e.shared.Load(); j != nil && j.State.Shares.Open() {
-				e.join(j)
-				found, turn, looks, turns = true, 0, lingerLooks, lingerTurns
-			}
-			if e.open.Load() > 0 && e.pick() != nil {
-				return true
+	looks, left, streak := slotLooks, slots*slotLooks, 0
+	for i := 0; left > 0; i++ {
+		if j := e.shared.Load(); j != nil && j.State.Shares.Open() {
+			e.join(j)
+			i, looks, left, found = 0, nextLooks, lingerAll, true
+			if streak++; streak > 1 { // all ranks have come since: none waits behind this goroutine
+				looks = lingerLooks
 			}
 		}
-		runtime.Gosched()
+		if e.open.Load() > 0 && e.pick() != nil {
+			return true
+		}
+		if i == looks {
+			left -= looks
+			i, looks, streak = 0, slotLooks, 0
+			runtime.Gosched()
+		}
 	}
 	return found
 }
