@@ -193,6 +193,9 @@ type Config struct {
 	// Getenv reads the environment, for drivers that know settings of HCCL's there. nil: they
 	// read none.
 	Getenv func(string) string
+	// Cores is how many processors the processes of this host that are in the world may use
+	// between them, where each may be bound to some. 0: what this process may use.
+	Cores int
 }
 
 // Open makes a driver that was registered under a name.

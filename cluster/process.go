@@ -323,7 +323,8 @@ func (p *Process) open(ctx context.Context) error {
 // drivers' addresses. What is wrong here is found before any of the others is met, so
 // that an error of theirs cannot hide it.
 func (p *Process) introduce(ctx context.Context, e channel.Engine, digest uint64) (channel.Driver, error) {
-	m, err := openDrivers(channel.Config{Job: p.roster.Job, Epoch: p.roster.Epoch, Engine: e, Getenv: p.cfg.Getenv}, p.cfg.Transport,
+	m, err := openDrivers(channel.Config{Job: p.roster.Job, Epoch: p.roster.Epoch, Engine: e, Getenv: p.cfg.Getenv,
+		Cores: p.roster.cores(p.self)}, p.cfg.Transport,
 		&p.roster.Members[p.self].Host, p.cfg.TLS)
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -62,23 +63,24 @@ func (r *roster) topology(transport string) (*plan.Topology, error) {
 		return t, nil
 	}
 	t.Levels[0] = near
-	t.Cores = max(r.Members[0].Host.Cores, 0)
+	cores := map[string]int{}
 	for q := range r.Members {
-		t.Cores = min(t.Cores, max(r.Members[q].Host.Cores, 0))
+		m := r.Members[q].Host.Machine
+		if _, ok := cores[m]; !ok {
+			cores[m] = max(r.cores(q), 0)
+		}
 	}
+	t.Cores = slices.Min(slices.Collect(maps.Values(cores)))
 	return t, nil
 }
 
 // workers is how many of its procs processors a process has for itself, at least one,
 // where the processes of its host share them.
 func (r *roster) workers(self, procs int) int {
-	here, cores := 0, procs
+	here, cores := 0, max(procs, r.cores(self))
 	for q := range r.Members {
-		if h := &r.Members[q].Host; h.Machine == r.Members[self].Host.Machine {
+		if r.Members[q].Host.Machine == r.Members[self].Host.Machine {
 			here++
-			if h.Cores > 0 {
-				cores = max(cores, h.Cores)
-			}
 		}
 	}
 	return max(1, min(procs, cores/max(here, 1)))

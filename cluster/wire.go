@@ -48,12 +48,14 @@ type Member struct {
 // Host says where a process runs, by evidence.
 type Host struct {
 	Name    string
-	Machine string   // differs between machines, and between starts of one
-	Network string   // differs between the network namespaces of a machine
-	User    int      // who runs it
-	Cores   int      // processors that the process may use
-	RDMA    []string `json:",omitempty"` // devices with an active port that speaks RoCE
-	Rack    string   `json:",omitempty"` // as configured
+	Machine string // differs between machines, and between starts of one
+	Network string // differs between the network namespaces of a machine
+	User    int    // who runs it
+	Cores   int    // how many processors the process may use
+	// Processors are their numbers, as Linux writes them: "0-3,8". Empty: they are not known.
+	Processors string   `json:",omitempty"`
+	RDMA       []string `json:",omitempty"` // devices with an active port that speaks RoCE
+	Rack       string   `json:",omitempty"` // as configured
 }
 
 // String is "rank 3 (pid 123 on host)".

@@ -90,8 +90,14 @@ func startMembers(ctx context.Context, j job) (*members, error) {
 		return nil, err
 	}
 	m := &members{crew: newCrew(j.ranks), closed: make(chan struct{}, j.ranks)}
+	front := make([][]string, j.ranks)
+	if j.bind == 1 {
+		if front, err = bound(ctx, j.ranks); err != nil {
+			return nil, err
+		}
+	}
 	for r := range j.ranks {
-		c := newCommand(ctx, append([]string{exe, "part", "member"}, j.args()...))
+		c := newCommand(ctx, slices.Concat(front[r], []string{exe, "part", "member"}, j.args()))
 		c.Env = append(os.Environ(), fmt.Sprintf("RANK=%d", r), fmt.Sprintf("WORLD_SIZE=%d", j.ranks),
 			"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port)
 		c.Stderr = os.Stderr

@@ -83,7 +83,7 @@ func (b builder) parts(ctx context.Context, o options) (list []part, notes []str
 		case "gloo":
 			made, err = b.gloo(ctx, o)
 		default:
-			made, err = b.self(name, o.between)
+			made, err = b.self(name, o)
 		}
 		if err != nil {
 			notes = append(notes, fmt.Sprintf("%s cannot run here: %v", name, err))
@@ -94,13 +94,16 @@ func (b builder) parts(ctx context.Context, o options) (list []part, notes []str
 }
 
 // self is a part of this program, which may have its ranks in processes.
-func (b builder) self(name, between string) ([]part, error) {
+func (b builder) self(name string, o options) ([]part, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	return []part{{name, func(j job) []string {
-		j.between = between
+		j.between = o.between
+		if o.bind && j.ranks <= o.cores() {
+			j.bind = 1
+		}
 		return append([]string{exe, "part", name}, j.args()...)
 	}}}, nil
 }
@@ -130,20 +133,24 @@ func (b builder) mpi(ctx context.Context, o options) (list []part, err error) {
 	if err != nil {
 		return nil, err
 	}
-	cores := runtime.NumCPU()
-	if o.busy {
-		cores--
-	}
 	for _, setting := range o.mpi {
 		name := "openmpi"
 		if setting != "default" {
 			name += "/" + setting
 		}
 		list = append(list, part{name, func(j job) []string {
-			return slices.Concat(mpirun(j.ranks, cores, setting), []string{exe, "variant=" + setting}, j.args())
+			return slices.Concat(mpirun(j.ranks, o.cores(), setting), []string{exe, "variant=" + setting}, j.args())
 		}})
 	}
 	return list, nil
+}
+
+// cores is how many cores the ranks have.
+func (o options) cores() int {
+	if o.busy {
+		return runtime.NumCPU() - 1
+	}
+	return runtime.NumCPU()
 }
 
 // mpirun is how so many ranks are started. With a core for each they are bound to it;

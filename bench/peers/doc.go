@@ -15,7 +15,10 @@
 // With -between each rank of kolo is a process of its own, joined by cluster.Join:
 //
 //	go run ./bench/peers -between shm -programs kolo,openmpi
-//	go run ./bench/peers -between tcp -programs kolo,openmpi,gloo -mpi tcp -collectives AllReduce
+//	go run ./bench/peers -between tcp -bind -programs kolo,openmpi,gloo -mpi tcp -collectives AllReduce
+//
+// Processes of Open MPI are bound to a core each, where there is one for each, and yield to each
+// other where not. With -bind those of kolo are bound likewise, as by kolo run --bind core.
 //
 // A measurement is a round of short processes, one of each program for each collective and
 // number of ranks, and there are several rounds: what disturbs the machine for a while

@@ -29,6 +29,7 @@ type job struct {
 	threads    int           // of the floors
 	separated  int           // 1: also with a barrier before each call
 	between    string        // the transport between ranks that are processes; empty: they are goroutines
+	bind       int           // 1: each of those is bound to a core of its own
 }
 
 // args are the job as arguments; native/cases.h reads the same.
@@ -49,7 +50,7 @@ func (j job) args() []string {
 		fmt.Sprintf("separated=%d", j.separated),
 	}
 	if j.between != "" { // for parts of this program only
-		list = append(list, "between="+j.between)
+		list = append(list, "between="+j.between, fmt.Sprintf("bind=%d", j.bind))
 	}
 	return list
 }
@@ -98,6 +99,8 @@ func (j *job) set(name, value string) (err error) {
 		j.repeats = n
 	case "threads":
 		j.threads = n
+	case "bind":
+		j.bind = n
 	case "separated":
 		j.separated = n
 	case "budget_us":

@@ -39,6 +39,7 @@ type options struct {
 	busy        bool
 	install     bool
 	between     string
+	bind        bool
 	out         string
 }
 
@@ -97,6 +98,7 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.busy, "busy", false, "take one core away: a process pinned to it spins all the time")
 	f.BoolVar(&o.install, "install", false, "install what is missing, as root with apt-get")
 	f.StringVar(&o.between, "between", "", "one process for each rank of kolo, joined by this transport: shm or tcp")
+	f.BoolVar(&o.bind, "bind", false, "bind those processes to a core each, where there is one for each, as Open MPI's always are")
 	f.StringVar(&o.out, "out", "bench/out", "directory of the results")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -142,6 +144,8 @@ func (o options) validate() error {
 	switch {
 	case o.rounds < 1 || o.repeats < 1 || o.repeats > 64 || o.threads < 1:
 		return errors.New("-rounds, -repeats and -threads must be at least 1, -repeats at most 64")
+	case o.bind && o.between == "":
+		return errors.New("-bind is for the processes of -between")
 	case o.between != "" && !slices.Contains(transports, o.between):
 		return fmt.Errorf("-between is one of %s", strings.Join(transports, ", "))
 	case o.between != "" && slices.Contains(o.programs, "plain"):

@@ -63,7 +63,7 @@ func TestResultReadsItself(t *testing.T) {
 }
 
 func TestJobReadsItself(t *testing.T) {
-	j := job{kolo.ReduceScatter, 4, []int64{16, 1024}, 3 * time.Millisecond, 5, 20 * time.Microsecond, time.Minute, 2, 1, "shm"}
+	j := job{kolo.ReduceScatter, 4, []int64{16, 1024}, 3 * time.Millisecond, 5, 20 * time.Microsecond, time.Minute, 2, 1, "shm", 1}
 	back, err := parseJob(j.args())
 	require.NoError(t, err)
 	require.Equal(t, j, back)

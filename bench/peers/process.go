@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -94,11 +95,11 @@ func startBusy(ctx context.Context) (end func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("no taskset to pin a process: install util-linux")
 	}
-	core, err := firstCore(ctx)
+	list, err := coreList(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c := newCommand(ctx, []string{pin, "-c", strconv.Itoa(core), exe, "part", "busy"})
+	c := newCommand(ctx, []string{pin, "-c", strconv.Itoa(list[0]), exe, "part", "busy"})
 	if err := c.Start(); err != nil {
 		return nil, err
 	}
@@ -108,16 +109,40 @@ func startBusy(ctx context.Context) (end func(), err error) {
 	}, nil
 }
 
-// firstCore is the lowest in this process's list of processors.
-func firstCore(ctx context.Context) (int, error) {
+// coreList is this process's list of processors, in order; at least one.
+func coreList(ctx context.Context) (list []int, err error) {
 	text, err := output(ctx, "taskset", "-cp", strconv.Itoa(os.Getpid()))
 	if err != nil {
-		return 0, fmt.Errorf("which cores this process may use: %w", err)
+		return nil, fmt.Errorf("which cores this process may use: %w", err)
 	}
-	list := strings.TrimSpace(text[strings.LastIndex(text, ":")+1:])
-	end := strings.IndexAny(list, ",-")
-	if end < 0 {
-		end = len(list)
+	for item := range strings.SplitSeq(strings.TrimSpace(text[strings.LastIndex(text, ":")+1:]), ",") {
+		from, to, several := strings.Cut(item, "-")
+		if !several {
+			to = from
+		}
+		a, err := strconv.Atoi(from)
+		b, err2 := strconv.Atoi(to)
+		if err := errors.Join(err, err2); err != nil {
+			return nil, fmt.Errorf("which cores this process may use: %w", err)
+		}
+		for ; a <= b; a++ {
+			list = append(list, a)
+		}
 	}
-	return strconv.Atoi(list[:end])
+	return list, nil
+}
+
+// bound are commands that begin on a core of their own: what is put in front of each.
+func bound(ctx context.Context, ranks int) (front [][]string, err error) {
+	cores, err := coreList(ctx)
+	if err == nil && len(cores) < ranks {
+		err = fmt.Errorf("%d cores for %d processes", len(cores), ranks)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("-bind: %w", err)
+	}
+	for r := range ranks {
+		front = append(front, []string{"taskset", "-c", strconv.Itoa(cores[r])})
+	}
+	return front, nil
 }

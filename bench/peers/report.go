@@ -94,6 +94,9 @@ func (r report) text() string {
 	if r.busy {
 		s.WriteString("busy: another process spins on one core all the time; the floors share out their work as if it did not, so they are no bound\n")
 	}
+	if r.bind {
+		s.WriteString("bind: each process of kolo has a core of its own where there is one for each, as those of Open MPI have\n")
+	}
 	for _, n := range r.notes {
 		fmt.Fprintf(&s, "note: %s\n", n)
 	}

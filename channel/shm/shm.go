@@ -182,7 +182,8 @@ func (d *Driver) crowd() {
 			near++
 		}
 	}
-	d.crowded.Store(runtime.GOMAXPROCS(0) < 2 || near > runtime.NumCPU())
+	alone := runtime.NumCPU() // processors of this process
+	d.crowded.Store(runtime.GOMAXPROCS(0) < min(alone, 2) || near > cmp.Or(d.config.Cores, alone))
 }
 
 // Open makes the endpoint of a rank of this process.

@@ -26,6 +26,7 @@ type driver struct {
 	mine   address
 	listen net.Listener
 	system string  // the listener's congestion control, if it is not that; "" otherwise
+	cores  int     // that the processes of this host share
 	poller *poller // nil: every connection has goroutines of its own
 	pool   pool
 	ctx    context.Context
@@ -69,7 +70,7 @@ func newDriver(c Config, w channel.Config) (*driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tcp: listen on %s (%s): %w", at, why, err)
 	}
-	d := &driver{cfg: c, job: w.Job, epoch: w.Epoch, host: hostID(), why: why, listen: l, cutFor: cutTime,
+	d := &driver{cfg: c, job: w.Job, epoch: w.Epoch, host: hostID(), cores: w.Cores, why: why, listen: l, cutFor: cutTime,
 		greet: make(chan struct{}, maxGreetings), peers: map[kolo.Rank]*address{}, ranks: map[kolo.Rank]error{},
 		links: map[side]*link{}, changed: make(chan struct{})}
 	for _, n := range all {
@@ -127,7 +128,7 @@ func (d *driver) Meet(peers []channel.Peer) error {
 				here[a.port] = true
 			}
 		}
-		d.poller.crowd(len(here))
+		d.poller.crowd(len(here), d.cores)
 	}
 	d.change()
 	return nil

@@ -61,9 +61,11 @@ const (
 	// driver knows has one, and where they share them.
 	pollYield     = 64
 	pollYieldSoon = 1
-	goschedEvery  = 32 // looks between two that let other goroutines run
-	pollBatch     = 64
-	clockEvery    = 8 // looks between two looks at the clock
+	// Looks between two that let other goroutines run where those have a processor: this wakes
+	// a thread, which takes time from the other process there.
+	goschedEvery = 1024
+	pollBatch    = 64
+	clockEvery   = 8 // looks between two looks at the clock
 	// A rank also stops if there is always something: it has a context to listen to.
 	pollMost    = 5 * time.Millisecond
 	clockRarely = 64
@@ -118,10 +120,14 @@ func (p *poller) close() {
 	}
 }
 
-// crowd takes note of how many processes of the host are known.
-func (p *poller) crowd(processes int) {
-	p.crowded.Store(processes > runtime.NumCPU())
-	p.lone.Store(processes > 1 && 2*processes > runtime.NumCPU())
+// crowd takes note of how many processes of the host are known, and of the processors that
+// they share; 0: those of this process.
+func (p *poller) crowd(processes, cores int) {
+	if cores == 0 {
+		cores = runtime.NumCPU()
+	}
+	p.crowded.Store(processes > cores)
+	p.lone.Store(processes > 1 && 2*processes > cores)
 }
 
 // ring turns the bell on or off. If there is something in socks, it rings at once.
@@ -216,6 +222,9 @@ func (p *poller) poll(done *atomic.Uint32) {
 			} else if busy = time.Since(begin) > pollMost; busy {
 				break
 			}
+			if looks%goschedEvery == 0 {
+				runtime.Gosched()
+			}
 		}
 		if p.again(idle) || p.look() {
 			if idle, since = 0, (time.Time{}); p.dry.Load() {
@@ -232,7 +241,7 @@ func (p *poller) poll(done *atomic.Uint32) {
 			}
 		}
 		if idle > soon {
-			if idle%goschedEvery == 0 || p.ranks.Load() >= p.procs {
+			if p.ranks.Load() >= p.procs {
 				runtime.Gosched()
 			}
 			_, _, _ = syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // cannot fail

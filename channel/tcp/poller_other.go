@@ -15,7 +15,7 @@ type poller struct{ lone atomic.Bool }
 
 func newPoller() (*poller, error)             { return nil, nil }
 func (p *poller) close()                      {}
-func (p *poller) crowd(int)                   {}
+func (p *poller) crowd(int, int)              {}
 func (p *poller) serve()                      {}
 func (p *poller) poll(*atomic.Uint32)         {}
 func (p *poller) add(s socket, w *wire) error { return errors.ErrUnsupported }

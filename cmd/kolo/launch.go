@@ -26,7 +26,13 @@ rank in front. When a process fails, run says which one and how; the others have
 
 A host file has a line for each host, "name slots=4"; processes fill the hosts in order.
 Other hosts are reached with --ssh, without a password, and must have the program under
-the same path.`
+the same path.
+
+With --bind core each process has one core of this machine to itself, as mpirun does by
+default: small messages over TCP between processes that have a core each are faster so,
+and a Go program has one processor (GOMAXPROCS) then. --bind share divides the cores
+among the processes. Where there are fewer cores than processes none is bound, and run
+says so. Cores are those that run itself may use. Linux only.`
 
 // runFlags are the flags of kolo run.
 type runFlags struct {
@@ -38,6 +44,7 @@ type runFlags struct {
 	ssh       string
 	patience  time.Duration
 	grace     time.Duration
+	bind      string
 	keepGoing bool
 	noPrefix  bool
 }
@@ -63,6 +70,7 @@ func (a *app) runCommand() *cobra.Command {
 	s.StringVar(&f.master, "master", "", "address of the process of rank 0; the first host, or 127.0.0.1")
 	s.IntVar(&f.port, "port", 0, "port of the rendezvous; 0: a free one on this machine, 29500 with --hosts")
 	s.StringVar(&f.ssh, "ssh", "ssh -o BatchMode=yes", "remote shell, with its flags")
+	s.StringVar(&f.bind, "bind", "none", "what each process is bound to: none, a core, or a share of the cores")
 	s.DurationVar(&f.patience, "patience", 2*time.Second, "how long the others go on after a failure")
 	s.DurationVar(&f.grace, "grace", 5*time.Second, "how long a process that was asked to end may take")
 	s.BoolVar(&f.keepGoing, "keep-going", false, "let the others go on after a failure for as long as they like")
@@ -88,7 +96,7 @@ func (a *app) job(f *runFlags, args []string) (*launch.Job, error) {
 		return nil, fmt.Errorf("%w: --processes and --patience must not be negative, --grace must be positive", kolo.ErrArgument)
 	}
 	j := &launch.Job{Args: args, Master: f.master, Port: f.port, Shell: strings.Fields(f.ssh), Patience: f.patience, Grace: f.grace,
-		KeepGoing: f.keepGoing, Out: a.out, Err: a.err, Log: a.err, Prefix: "[%d] ", Now: a.now}
+		KeepGoing: f.keepGoing, Bind: launch.Bind(f.bind), Out: a.out, Err: a.err, Log: a.err, Prefix: "[%d] ", Now: a.now}
 	if f.noPrefix {
 		j.Prefix = ""
 	}

@@ -256,7 +256,7 @@ var outside = []struct {
 	{"github.com/asynkron/protoactor-go", []string{"actor"}, "actors: life, address, supervision"},
 	{"google.golang.org/grpc", []string{"cluster"}, "rendezvous and membership between hosts"},
 	{"google.golang.org/protobuf", []string{"cluster"}, "its messages"},
-	{"golang.org/x/sys", []string{"channel/*", "npu/*", "internal/netlab"}, "system calls that package syscall lacks"},
+	{"golang.org/x/sys", []string{"channel/*", "npu/*", "internal/netlab", "cmd/*/internal/*"}, "system calls that package syscall lacks"},
 	{"github.com/ebitengine/purego", []string{"npu/ascend", "npu/ascend/standin", "channel/verbs", "internal/dynlib"}, "libraries of vendors, bound at run time, without cgo"},
 	{"github.com/spf13/cobra", []string{"cmd/*"}, "a command with commands, flags and help"},
 	{"github.com/spf13/pflag", []string{"cmd/*"}, "cobra's flags"},

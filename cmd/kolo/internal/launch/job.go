@@ -30,6 +30,8 @@ type Job struct {
 	Patience time.Duration
 	// Grace is how long a process that was asked to end may take before it is killed.
 	Grace time.Duration
+	// Bind is which processors each process may use; "" is BindNone.
+	Bind Bind
 	// KeepGoing lets the others go on for as long as they like.
 	KeepGoing bool
 	// Out and Err get the output of all processes, whole lines, each behind Prefix with
@@ -118,6 +120,7 @@ func Spread(hosts []Host, n int) ([]Host, error) {
 type place struct {
 	rank, world, local, localWorld int
 	host                           Host
+	on                             core // processors; nil: those of the launcher
 }
 
 // places are the processes of the job.
@@ -161,7 +164,7 @@ func (j *Job) Validate() error {
 			return fmt.Errorf("%w: environment %q; want NAME=value", kolo.ErrArgument, e)
 		}
 	}
-	return nil
+	return j.checkBind()
 }
 
 // isName says whether s may name a variable of a shell.
@@ -206,17 +209,24 @@ func (j *Job) Run(ctx context.Context) error {
 	if err := j.Validate(); err != nil {
 		return err
 	}
+	on, err := j.bind()
+	if err != nil {
+		return err
+	}
 	stop, ask := context.WithCancelCause(context.Background()) // asks all to end
 	defer ask(nil)
 	unhook := context.AfterFunc(ctx, func() { ask(context.Cause(ctx)) })
 	defer unhook()
-	out, err := newSink(j.Out), newSink(j.Err)
+	out, errs := newSink(j.Out), newSink(j.Err)
 	var wg sync.WaitGroup
 	ended := make(chan *Failure)
 	list := j.places()
-	for _, p := range list {
+	for i, p := range list {
+		if on != nil {
+			p.on = on[i]
+		}
 		// ends with its process, which ends soon after stop
-		wg.Go(func() { ended <- j.process(stop, p, out, err) })
+		wg.Go(func() { ended <- j.process(stop, p, out, errs) })
 	}
 	first := j.watch(stop, ask, len(list), ended)
 	wg.Wait()

@@ -29,7 +29,7 @@ func (j *Job) process(stop context.Context, p place, out, errs *sink) *Failure {
 		}
 		defer in.Close()
 	}
-	if err := c.Start(); err != nil {
+	if err := startOn(c, p.on); err != nil {
 		return &Failure{Rank: p.rank, Host: p.host.Name, Code: 127, Err: fmt.Errorf("start: %w", err)}
 	}
 	pid := c.Process.Pid
