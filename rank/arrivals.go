@@ -75,6 +75,9 @@ func (a *arrivals) come(state, seq uint64, r kolo.Rank) *ticket {
 	return nil
 }
 
+// missing is the number of ranks that have not come.
+func (a *arrivals) missing() int { return bits.OnesCount64(a.all &^ a.state.Load()) }
+
 // receipt is the answer to a deposit.
 type receipt uint8
 
@@ -112,6 +115,9 @@ func (a *arrivals) deposit(t *ticket, repeated bool) receipt {
 
 // meet sends a call on its way to the hub.
 func (h *hub) meet(t *ticket, repeated bool) {
+	if t.turns.seq == t.seq && t.seq > 0 {
+		t.turns.begun(t)
+	}
 	t.lends = t.large && !(t.kept && h.far == nil && t.takesTurns())
 	a := h.placeFor(t.seq, t.group.rank)
 	t.place = a

@@ -48,7 +48,7 @@ func (g *Group) keep() *ticket {
 func (g *Group) giveBack(err error) error {
 	if err != nil {
 		g.kept = nil
-	} else if t := g.kept; t.large {
+	} else if t := g.kept; t.seq%gapEach == gapEach-1 && (t.large || t.seq%gapOfSmall == gapOfSmall-1) {
 		t.turns.ended(t)
 	}
 	if g.calls.Add(^uint64(0))&keptClosed != 0 { // keptTaken is the lowest bit

@@ -201,29 +201,40 @@ func (t *ticket) poll(ctx context.Context, p channel.Poller) {
 const pollBusy = time.Millisecond
 
 // look waits for a moment for a call that needs no help. The ranks that are missing may
-// be waiting for this processor, so it was given away before. Where there is a processor
-// for each rank, the others may be computing on theirs: a rank that parks then is
-// started again late, and perhaps behind another on one processor. Ranks that do next to
-// nothing between their calls are better off on one: it costs less to take turns on a
-// processor than to have a call's words in two. The parked one is started there.
+// be waiting for this processor, so it was given away before. Where ranks compute between their
+// calls, one that parks is started again late, and where a processor sleeps meanwhile, the rank that
+// comes last waits for it to wake; so it looks longer before it parks. But not while so many are
+// missing that one of them waits for a processor: that of a rank that parks takes it from another's
+// queue, that of a rank that yields does not. Ranks that do next to nothing between their calls are
+// better off on one processor: it costs less to take turns there than to have a call's words in
+// two. The parked one is started there.
 func (t *ticket) look() {
 	h := t.group.hub
 	if t.large {
 		t.lookLong()
 		return
 	}
-	if len(h.mine) > h.p.procs || t.ended() {
+	if t.ended() || !t.computes() {
 		return
 	}
-	now := int64(time.Since(h.p.began))
-	if now-t.group.looked.Swap(now) < idleBetween {
-		return
-	}
-	for i := 1; i < waitLooks && !t.ended(); i++ {
-		if i%yieldEvery == 0 {
+	for i := range waitLooks {
+		if t.ended() || len(h.mine) > h.p.procs && t.place.missing() >= h.p.procs {
+			return
+		}
+		if i%yieldEvery == yieldEvery-1 {
 			runtime.Gosched()
 		}
 	}
+}
+
+// computes says whether the ranks are taken to do something between their calls.
+func (t *ticket) computes() bool {
+	h := t.group.hub
+	if len(h.mine) > h.p.procs {
+		return t.kept && h.far == nil && !t.turns.taken
+	}
+	now := int64(time.Since(h.p.began))
+	return now-t.group.looked.Swap(now) >= idleBetween
 }
 
 // lookLong is look of a rank that takes turns: what a call of that size takes is worth some
@@ -236,7 +247,7 @@ func (t *ticket) lookLong() {
 
 const (
 	turnLooks   = 300  // yields of a rank that takes turns before it parks, 50 microseconds or more
-	waitLooks   = 2000 // of a rank before it parks, some 30 microseconds
+	waitLooks   = 6000 // of a rank before it parks, some 100 microseconds: a few times what it takes to wake a processor
 	yieldEvery  = 16   // looks from one yield to the next
 	idleBetween = 3000 // ns from one wait to the next of ranks that do nothing between: two calls take 2.2 us
 )

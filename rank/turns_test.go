@@ -85,3 +85,47 @@ func TestLargeCallsInTurns(t *testing.T) {
 		return nil
 	}))
 }
+
+// Ranks that do nothing between small calls come to take turns, so that one that waits parks
+// soon, and ranks that compute cease to.
+func TestSmallCallsInTurns(t *testing.T) {
+	began := time.Now()
+	require.NoError(t, Run(t.Context(), 3, func(ctx context.Context, w *World) error {
+		g, votes := w.Group(), make([]int32, 2) // ranks that take turns; that have waited long enough for it
+		for {
+			for range 2*gapOfSmall + 3 {
+				if err := Barrier(ctx, g); err != nil {
+					return err
+				}
+			}
+			clear(votes)
+			if g.kept.turns.taken {
+				votes[0] = 1
+			}
+			if time.Since(began) > 10*time.Second {
+				votes[1] = 1
+			}
+			if err := AllReduce(ctx, g, votes, kolo.Sum); err != nil {
+				return err
+			}
+			if votes[0] == 3 {
+				break
+			}
+			if votes[1] > 0 {
+				t.Log("too much goes on on this machine for ranks to make one call right after the other")
+				return nil
+			}
+		}
+		for range 3 * gapOfSmall {
+			for start := time.Now(); time.Since(start) < 10*idleGap; {
+			}
+			if err := Barrier(ctx, g); err != nil {
+				return err
+			}
+		}
+		if g.kept.turns.taken {
+			t.Errorf("rank %d computes between its calls and takes turns", w.Rank())
+		}
+		return nil
+	}))
+}
