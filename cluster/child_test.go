@@ -47,6 +47,9 @@ func child(what string) int {
 		}
 		c.Engine = func(host channel.Engine) channel.Engine { return cards.Engine(host) }
 	}
+	if os.Getenv("KOLO_TEST_DIES") != "" && os.Getenv("KOLO_RANKS") == "1" { // with its first message
+		c.Wrap = func(d channel.Driver) (channel.Driver, error) { return dying{d}, nil }
+	}
 	p, err := Open(ctx, Config{Timeout: patience, Transport: os.Getenv("KOLO_TEST_TRANSPORT"), Rank: c})
 	if err != nil {
 		fmt.Println("JOIN", err)
@@ -68,6 +71,8 @@ func child(what string) int {
 		err = watchOneCall(ctx, w)
 	case "tune":
 		err = tuneAndUse(ctx, p)
+	case "table":
+		err = tellTable(ctx, p)
 	}
 	if err != nil {
 		fmt.Println("FAILED", err)
@@ -81,6 +86,28 @@ func child(what string) int {
 	}
 	fmt.Println("DONE")
 	return 0
+}
+
+// dying is a driver with which a process ends when it first uses it.
+type dying struct{ channel.Driver }
+
+func (d dying) Open(kolo.Rank) (channel.Endpoint, error) { return dyingEnd{}, nil }
+
+type dyingEnd struct{}
+
+func (dyingEnd) Close()                                  {}
+func (dyingEnd) Connect(kolo.Rank) (channel.Conn, error) { os.Exit(3); return nil, nil }
+
+// tellTable tells what the join has measured, and which algorithm it leads to.
+func tellTable(ctx context.Context, p *Process) error {
+	fmt.Printf("TABLE %016x %v\n", p.Topology().Digest(), p.Topology())
+	fmt.Printf("WARNINGS %q\n", p.Warnings())
+	ch, err := p.Worlds()[0].Group().Explain(kolo.Call{Collective: kolo.AllReduce, DType: kolo.Float32, Op: kolo.Sum, Count: 8 << 10})
+	if err != nil {
+		return err
+	}
+	fmt.Println("CHOICE", ch.Algorithm)
+	return joinAndMeet(ctx, p.Worlds())
 }
 
 // joinAndMeet makes one call with all ranks.
@@ -239,6 +266,7 @@ func spawnOne(t *testing.T, c *exec.Cmd, env []string) *offspring {
 		for s := bufio.NewScanner(out); s.Scan(); {
 			o.mu.Lock()
 			o.lines = append(o.lines, s.Text())
+			println(s.Text())
 			o.mu.Unlock()
 			select {
 			case o.more <- struct{}{}:

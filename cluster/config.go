@@ -61,6 +61,10 @@ type Config struct {
 	// separated by commas. Empty: shm on one host; verbs between hosts which both have an
 	// active RoCE port, where it is linked in; else tcp. Process.Explain says why.
 	Transport string
+	// Measure is how much the join measures of the links, in place of default figures: by
+	// default a few milliseconds' worth, 250 at most. All processes give the same. What
+	// is 0 is KOLO_MEASURE: quick, thorough or off. Process.Explain says what was found.
+	Measure Measure
 	// Log gets what Process.Warnings says when this process has joined, once each, from the
 	// process of rank 0 alone, since all say the same. nil means slog.Default().
 	Log *slog.Logger
@@ -111,6 +115,9 @@ func (c *Config) validate() error {
 	if c.Timeout < 0 || c.Silence < 0 {
 		return fmt.Errorf("%w: Config.Timeout %v and Silence %v must not be negative", kolo.ErrArgument, c.Timeout, c.Silence)
 	}
+	if c.Measure > MeasureOff {
+		return fmt.Errorf("%w: Config.Measure %d; known: quick, thorough, off", kolo.ErrArgument, c.Measure)
+	}
 	if t := c.TLS; t != nil && len(t.Certificates) == 0 && t.GetCertificate == nil && t.GetConfigForClient == nil {
 		return fmt.Errorf("%w: Config.TLS has no certificate; every process is called by others", kolo.ErrArgument)
 	}
@@ -132,7 +139,15 @@ func (c *Config) meetingPoint() (string, error) {
 
 // settings are what all processes must share, in words.
 func (c *Config) settings() string {
-	return fmt.Sprintf("algorithm %q, choice %v, reproducible %v, check %v", c.Rank.Algorithm, c.Rank.Choice, c.Rank.Reproducible, c.Rank.Check)
+	return fmt.Sprintf("algorithm %q, choice %v, reproducible %v, check %v, measure %v", c.Rank.Algorithm, c.Rank.Choice, c.Rank.Reproducible, c.Rank.Check, c.measures())
+}
+
+// measures is Measure, where there is something to measure for.
+func (c *Config) measures() Measure {
+	if c.Rank.Topology != nil {
+		return MeasureOff
+	}
+	return c.Measure
 }
 
 // serves says whether this process is to serve the rendezvous, if nobody does.

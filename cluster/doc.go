@@ -28,6 +28,7 @@
 // attempt TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT. HCCL_IF_IP is what is told to
 // the others as this host's address, or HCCL_SOCKET_IFNAME chooses the interfaces whose
 // addresses are told (see tcp.Config.Interfaces); HCCL_CONNECT_TIMEOUT is how many seconds Join waits.
+// KOLO_MEASURE is what a join measures: quick, thorough or off.
 //
 // Drivers read what is theirs: tcp those three; roce HCCL_IF_IP, HCCL_RDMA_TC, HCCL_RDMA_TIMEOUT,
 // HCCL_RDMA_RETRY_CNT, HCCL_RDMA_QPS_PER_CONNECTION and HCCL_MULTI_QP_THRESHOLD. How the

@@ -59,6 +59,13 @@ func (c *Config) fromEnv() error {
 			return err
 		}
 	}
+	if v := c.Getenv("KOLO_MEASURE"); v != "" && c.Measure == MeasureQuick {
+		m, err := measureNamed(v)
+		if err != nil {
+			return err
+		}
+		c.Measure = m
+	}
 	if v := c.Getenv("HCCL_CONNECT_TIMEOUT"); v != "" && c.Timeout == 0 {
 		n, err := strconv.ParseUint(v, 10, 31)
 		if err != nil || n == 0 {

@@ -64,7 +64,7 @@ func TestRoCEPorts(t *testing.T) {
 }
 
 func TestChannelMapIsExplained(t *testing.T) {
-	list := together(t, Config{}, 2, 1, 1)
+	list := together(t, Config{Measure: MeasureOff}, 2, 1, 1)
 	text := list[0].Explain()
 	require.Equal(t, text, list[2].Explain(), "all say the same")
 	require.Equal(t, "hccs within each process\nshm between rank 0 and 1 with 2, 0 and 1 with 3, 2 with 3: the best that both have\n", text)

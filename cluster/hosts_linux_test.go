@@ -74,6 +74,45 @@ func TestHostsAreRightOnAnyNetwork(t *testing.T) {
 	}
 }
 
+// A host whose link is slow is found by the join, which all choose by then, and named; and so
+// is a long way. (A quick join finds them too, where a test does not share the machine.)
+func TestJoinFindsAHostOfSlowLinks(t *testing.T) {
+	choices := map[string]string{}
+	for _, c := range []struct {
+		name         string
+		lab          netlab.Config
+		change       func(l *netlab.Lab)
+		measure      Measure
+		table, warns string // patterns
+	}{
+		{name: "plain", table: `between servers tcp `},
+		{name: "slow", change: func(l *netlab.Lab) { l.Rate(1, "50mbit") }, measure: MeasureThorough, table: `between servers tcp \S+ (4.7|6.8|10) MB/s \(measured\)`, warns: `slow, all of host .*: (4.7|6.8|10) MB/s, expected`},
+		{name: "20 ms", lab: netlab.Config{Delay: 20 * time.Millisecond}, measure: MeasureThorough, table: `between servers tcp (15|22|33)ms `, warns: `a long delay: (15|22|33)ms, expected (30|62)µs: check the speed`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := netlab.New(t, 3, c.lab)
+			if c.change != nil {
+				c.change(l)
+			}
+			list := onHosts(t, l, "table", three(), "KOLO_MEASURE="+c.measure.String())
+			table, warns := list[0].wait(t, "TABLE", patience), list[0].wait(t, "WARNINGS", patience)
+			choices[c.name] = list[0].wait(t, "CHOICE", patience)
+			t.Logf("%s\n%s\n%s", table, strings.ReplaceAll(warns, "one machine, and", ""), choices[c.name])
+			require.Regexp(t, c.table, table)
+			require.Regexp(t, c.warns, warns)
+			for _, o := range list {
+				require.Equal(t, table, o.wait(t, "TABLE", patience))
+				require.Equal(t, warns, o.wait(t, "WARNINGS", patience))
+				require.Equal(t, choices[c.name], o.wait(t, "CHOICE", patience))
+				o.wait(t, "DONE", patience)
+			}
+		})
+	}
+	if len(choices) == 3 {
+		require.NotEqual(t, choices["slow"], choices["20 ms"], "bytes cost there, and rounds here")
+	}
+}
+
 // inTime is long after Config.Silence is over on a machine that has much to do, and long
 // before a call ends at its deadline.
 const inTime = 4 * DefaultSilence

@@ -18,6 +18,7 @@ import (
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/actor"
 	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/plan"
 	"github.com/kolo-ccl/kolo/rank"
 )
 
@@ -30,6 +31,9 @@ type Process struct {
 	self    int
 	local   *rank.Local
 	drivers *channelMap
+
+	topology *plan.Topology
+	figures  *figures // what the join has measured; nil: nothing
 
 	sys     *actor.System
 	heart   actor.Ref[pulse]
@@ -129,9 +133,17 @@ func (p *Process) join(ctx context.Context) error {
 	}
 	// ended by shut
 	p.tasks.Go(func() { p.inbox.run(p.local, p.hurt) })
-	p.tellHeart(start{})
+	for _, l := range p.everyLink() {
+		if l != nil {
+			l.seen.Store(time.Now().UnixNano()) // before the first beat nobody had to say anything
+		}
+	}
 	// ended by shut
 	p.tasks.Go(p.tick)
+	if err := p.measure(ctx); err != nil {
+		return err
+	}
+	p.tellHeart(start{})
 	p.warn()
 	return nil
 }
@@ -307,6 +319,7 @@ func (p *Process) open(ctx context.Context) error {
 		}
 		topology = t
 	}
+	p.topology = topology
 	c := p.cfg.Rank
 	c.Topology = topology
 	if c.Workers == 0 {

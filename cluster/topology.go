@@ -35,12 +35,11 @@ var (
 // then; where each rank has a process of its own, servers are hosts and racks are racks.
 func (r *roster) topology(transport string) (*plan.Topology, error) {
 	host, rack := make([]string, len(r.Members)), make([]string, len(r.Members))
-	several := false
 	for q := range r.Members {
 		m := &r.Members[q]
-		host[q], rack[q] = m.Host.Machine+" "+m.Host.Network, m.Host.Rack // no memory is shared between networks: see channelMap.best
-		several = several || len(m.Ranks) > 1
+		host[q], rack[q] = m.place(), m.Host.Rack
 	}
+	several := r.several()
 	server, racks := make([]int, r.Size), make([]int, r.Size)
 	servers, rackNumbers := numbering{}, numbering{}
 	for k, q := range r.processes() {
@@ -73,6 +72,15 @@ func (r *roster) topology(transport string) (*plan.Topology, error) {
 	t.Cores = slices.Min(slices.Collect(maps.Values(cores)))
 	return t, nil
 }
+
+// several says whether some process holds more than one rank.
+func (r *roster) several() bool {
+	return slices.ContainsFunc(r.Members, func(m Member) bool { return len(m.Ranks) > 1 })
+}
+
+// place tells the hosts of a world apart. No memory is shared between the networks of a
+// machine: see channelMap.obstacle.
+func (m *Member) place() string { return m.Host.Machine + " " + m.Host.Network }
 
 // workers is how many of its procs processors a process has for itself, at least one,
 // where the processes of its host share them.
@@ -116,8 +124,14 @@ func (p *Process) Map() []Route {
 	return out
 }
 
+// Topology is what the calls of the world are chosen by: the one of Config.Rank, or defaults
+// by what is known of the processes, with what the join has measured in their place. It is
+// the same on all processes, and not to be changed.
+func (p *Process) Topology() *plan.Topology { return p.topology }
+
 // Explain says for all pairs of processes which driver joins them and why not a better
 // one, and warns where something looks wrong, with what to check. Pairs of a kind share a line.
+// Then it says what the join has measured, and what was made of it.
 func (p *Process) Explain() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s within each process\n", inside)
@@ -127,10 +141,17 @@ func (p *Process) Explain() string {
 			fmt.Fprintf(&b, "  warning: %s\n", g.check)
 		}
 	}
+	if p.figures != nil {
+		b.WriteString(p.figures.explain())
+		for _, w := range p.figures.warnings(p.roster) {
+			fmt.Fprintf(&b, "%s: measured at the join\n  warning: %s\n", w.Pairs, w.Check)
+		}
+	}
 	return b.String()
 }
 
-// Warning is pairs of processes that seem to be joined by less than their hosts have.
+// Warning is pairs of processes that seem to be joined by less than their hosts have, or
+// whose links the join has found to be slow.
 type Warning struct {
 	Pairs string // which, and by what
 	Check string // what looks wrong, and what to do about it
@@ -143,7 +164,10 @@ func (p *Process) Warnings() (list []Warning) {
 			list = append(list, Warning{Pairs: g.between(), Check: g.check})
 		}
 	}
-	return list
+	if p.figures != nil {
+		list = append(list, p.figures.warnings(p.roster)...)
+	}
+	return list[:min(len(list), maxNotes)]
 }
 
 // warn logs the warnings.

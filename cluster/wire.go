@@ -12,7 +12,7 @@ import (
 )
 
 // protocol is the version of what processes tell each other; both ends must share it.
-const protocol = 5
+const protocol = 6
 
 // Limits of what comes from outside.
 const (

@@ -239,6 +239,43 @@ func preferred(v int64) int64 {
 	return hi
 }
 
+// CoarseEdge rounds the figures of an edge as Coarse does.
+func CoarseEdge(e kolo.Edge) kolo.Edge {
+	e.Latency = time.Duration(Coarse(float64(e.Latency)))
+	e.Bandwidth = Coarse(e.Bandwidth)
+	return e
+}
+
+var e6 = [7]int64{10, 15, 22, 33, 47, 68, 100}
+
+// Coarse rounds to the nearest, by ratio, of 6 steps per factor of ten, which are about
+// 1.5 apart: the preferred numbers E6 of IEC 60063. It is for what was measured in passing,
+// so that a repetition seldom gives another number. Like Quantise it works on integers
+// alone and leaves its results as they are; these Quantise leaves as they are, too.
+func Coarse(x float64) float64 {
+	if math.IsNaN(x) || x < 9.5 || x > 1e18 {
+		return Quantise(x)
+	}
+	v := int64(x + 0.5)
+	scale := int64(1)
+	for v/scale >= 100 {
+		scale *= 10
+	}
+	m := v * 100 / scale // four digits
+	if scale >= 100 {
+		m = v / (scale / 100)
+	}
+	for i := range len(e6) - 1 {
+		if lo, hi := e6[i]*100, e6[i+1]*100; m < hi {
+			if m*m < lo*hi {
+				return float64(e6[i] * scale)
+			}
+			return float64(e6[i+1] * scale)
+		}
+	}
+	return float64(100 * scale) // not reached: m has four digits
+}
+
 // Digest is a number that two topologies share only if they are equal in all that
 // a choice can depend on. Ranks compare it before the first call of a group. It
 // is the same on every machine and in every version that does not say otherwise.

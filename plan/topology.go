@@ -19,6 +19,9 @@ type Topology struct {
 	// Levels are the edges between two ranks of one server, of two servers in one
 	// rack, and of two racks. A zero Edge stands for the default of its level.
 	Levels [3]kolo.Edge
+	// Sources say for people where the figures of each level come from, as "measured". Empty:
+	// they are defaults, or those of who has made the Topology. No choice depends on them.
+	Sources [3]string
 	// Reduce is how many bytes per second one rank folds, reading two operands and
 	// writing one, counted as the bytes of the result. 0 stands for the default.
 	Reduce float64
@@ -260,6 +263,10 @@ func (t *Topology) Edge(a, b kolo.Rank) kolo.Edge {
 	return t.levelEdge(t.Level(a, b))
 }
 
+// Default is the edge of a level for pairs of which nothing else is known: Levels[l] with the
+// default figures in place of what is missing.
+func (t *Topology) Default(l int) kolo.Edge { return t.levelEdge(l) }
+
 // levelEdge is Levels[l] with the default in place of nothing.
 func (t *Topology) levelEdge(l int) kolo.Edge {
 	e := t.Levels[l]
@@ -347,7 +354,11 @@ func (t *Topology) String() string {
 			continue
 		}
 		e := t.levelEdge(l)
-		fmt.Fprintf(&b, "%s %v %v %s; ", names[l], e.Link, e.Latency, kolo.RateString(e.Bandwidth))
+		fmt.Fprintf(&b, "%s %v %v %s", names[l], e.Link, e.Latency, kolo.RateString(e.Bandwidth))
+		if t.Sources[l] != "" {
+			fmt.Fprintf(&b, " (%s)", t.Sources[l])
+		}
+		b.WriteString("; ")
 	}
 	fmt.Fprintf(&b, "reduce %s", kolo.RateString(t.FoldRate()))
 	if t.Cores > 0 && !t.Medium {

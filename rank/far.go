@@ -132,16 +132,10 @@ func (h *hub) place() error {
 	if other := o.hubs[h.id]; other != nil {
 		return fmt.Errorf("new group %q: %w: its number %#x is that of group %q; give it another name", h.key.name, kolo.ErrMismatch, h.id, other.key.name)
 	}
-	h.topo = p.cfg.Topology.Sub(h.ranks)
-	h.topo.Medium = false // what the ranks of one process share is not all ranks'
-	h.plans.init(h.topo, nil, &p.cfg, h.cfg.Algorithm)
-	h.plans.blind = true
 	if m, ok := p.driver.(channel.Medium); ok && m.Spans(h.ranks) {
 		f.medium, f.onBoard.Done = m, f.boardEnded
-		h.plans.useBoard()
 	}
-	f.basis = mix(h.topo.Digest(), uint64(p.cfg.Choice), boolBit(p.cfg.Reproducible), p.cfg.Plans.Digest(), tuningDigest(p.cfg.Tuning))
-	f.basis = mixText(f.basis, h.cfg.Algorithm)
+	f.plan(p.cfg.Topology)
 	h.far = f
 	if h.key.name == worldName { // which every rank has
 		for i := range h.members {
@@ -149,6 +143,20 @@ func (h *hub) place() error {
 		}
 	}
 	return nil
+}
+
+// plan sets up how the group's calls are chosen where t is the topology of the world.
+func (f *far) plan(t *plan.Topology) {
+	h, c := f.h, &f.h.p.cfg
+	h.topo = t.Sub(h.ranks)
+	h.topo.Medium = false // what the ranks of one process share is not all ranks'
+	h.plans.init(h.topo, nil, c, h.cfg.Algorithm)
+	h.plans.blind = true
+	if f.medium != nil {
+		h.plans.useBoard()
+	}
+	f.basis = mix(h.topo.Digest(), uint64(c.Choice), boolBit(c.Reproducible), c.Plans.Digest(), tuningDigest(c.Tuning))
+	f.basis = mixText(f.basis, h.cfg.Algorithm)
 }
 
 // isMine says whether a member is in this process.

@@ -111,6 +111,7 @@ func (*jobDone) isHubMessage()       {}
 func (*vectorsStaged) isHubMessage() {}
 func (*parcel) isHubMessage()        {}
 func (*lostProcess) isHubMessage()   {}
+func (*replan) isHubMessage()        {}
 
 // failure fails the group.
 type failure struct {
@@ -286,6 +287,8 @@ func (h *hub) refuse(from *actor.Shard, m hubMessage, err error) {
 		if m.done != nil {
 			close(m.done)
 		}
+	case *replan:
+		m.answer(err)
 	}
 }
 
@@ -369,6 +372,8 @@ func (h *hub) trouble(m hubMessage) error {
 		h.opened(m)
 	case *lostProcess:
 		h.lose(m)
+	case *replan:
+		m.answer(h.replan(m.topology))
 	case tick:
 		h.tick()
 	default:

@@ -1,13 +1,16 @@
 package rank
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/actor"
 	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/plan"
 )
 
 // Control carries what the ranks of different processes must tell each other besides
@@ -78,6 +81,65 @@ func (c Config) OpenPart(part Part) (*Local, error) {
 
 // Worlds are those of the process's ranks, ascending.
 func (l *Local) Worlds() []*World { return l.worlds }
+
+// SetTopology replaces the topology by which the groups of several processes choose, for
+// instance by what was measured between them, and source says where it is from, for
+// World.Settings. It must have been agreed on: all processes of the world do it with equal
+// topologies, each before its ranks have made a collective call. After an error some groups
+// may have the one and some the other, and the World is of no use.
+func (l *Local) SetTopology(t *plan.Topology, source string) error {
+	p := l.p
+	if err := t.Validate(); err != nil {
+		return err
+	}
+	if t.Ranks() != len(p.actors) {
+		return fmt.Errorf("%w: a topology of %d ranks in a world of %d", kolo.ErrArgument, t.Ranks(), len(p.actors))
+	}
+	p.mu.Lock()
+	p.cfg.Topology = t
+	p.given.sources = maps.Clone(p.given.sources)
+	if p.given.sources == nil {
+		p.given.sources = map[string]string{}
+	}
+	p.given.sources["Topology"] = source
+	p.mu.Unlock()
+	var errs []error
+	for _, h := range p.allHubs() {
+		m := &replan{topology: t, done: make(chan struct{})}
+		h.tell(nil, m)
+		who := fmt.Sprintf("the hub of group %q", h.key.name)
+		err := p.answered(m.done, who)
+		if err == nil && m.err != nil {
+			err = fmt.Errorf("%s: %w", who, m.err)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// replan gives a hub another topology of the world.
+type replan struct {
+	topology *plan.Topology
+	done     chan struct{}
+	err      error // there when done is closed
+}
+
+func (m *replan) answer(err error) {
+	m.err = err
+	close(m.done)
+}
+
+// replan takes another topology of the world, before the first call.
+func (h *hub) replan(t *plan.Topology) error {
+	if h.far == nil {
+		return nil // within a process the process's own probe counts
+	}
+	if h.base > 0 || len(h.rounds) > 0 {
+		return fmt.Errorf("%w: another topology after the first call", kolo.ErrArgument)
+	}
+	h.far.plan(t)
+	return nil
+}
 
 // Deliver takes a message of another process. An error says that it cannot be
 // understood. It may be called by any goroutine; the messages of one process, in their order.

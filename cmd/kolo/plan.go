@@ -16,6 +16,7 @@ import (
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/cmd/kolo/internal/perf"
 	"github.com/kolo-ccl/kolo/plan"
+	"github.com/kolo-ccl/kolo/plan/survey"
 )
 
 // planCommand is kolo plan with its commands.
@@ -45,6 +46,7 @@ after what. Nothing of it needs hardware, and only tune sends anything.`,
 type planFlags struct {
 	set        *pflag.FlagSet
 	ranks      int
+	topology   string
 	servers    string
 	network    string
 	collective string
@@ -66,6 +68,7 @@ func (f *planFlags) register(s *pflag.FlagSet) {
 	f.size = 1 << 20
 	s.IntVarP(&f.ranks, "npus", "p", defaultRanks, "`ranks` in one server")
 	s.StringVar(&f.servers, "servers", "", "ranks by `server` instead: 4x8 (4 of 8 each) or 8,8,4")
+	s.StringVar(&f.topology, "topology", "", "`file` of kolo topo export instead: the places of the ranks, and what was measured between them")
 	s.StringVar(&f.network, "network", "", "`network` that they are on: a file of ours, a .yml of ASTRA-sim, or ring:N, mesh:N, switch:N, torus:AxB, fat-tree:RACKSxSERVERS, hccs:RACKSxSERVERS[xBOARDS]")
 	s.StringVarP(&f.collective, "collective", "c", "all_reduce", "`collective`, by its name in kolo test")
 	s.IntVarP(&f.root, "root", "r", 0, "`rank` that has the data, or gets the result")
@@ -102,6 +105,11 @@ func (f *planFlags) scene() (*scene, error) {
 		}
 	case len(f.slow)+len(f.lost)+len(f.loseNIC) > 0 || f.place != "":
 		err = fmt.Errorf("--slow, --lost, --lose-nic and --place change a network: give --network too")
+	case f.topology != "":
+		var measured *survey.Survey
+		if measured, err = readTopology(f.topology); err == nil {
+			s.topo, err = measured.Topology()
+		}
 	case f.servers != "":
 		var sizes []int
 		if sizes, err = serverSizes(f.servers); err == nil {

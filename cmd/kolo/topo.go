@@ -186,6 +186,7 @@ func (m *measured) channels() string {
 	for line := range strings.Lines(m.party.process.Explain()) {
 		b.WriteString("  " + line)
 	}
+	fmt.Fprintf(&b, "calls are chosen by: %v\n", m.party.process.Topology())
 	return b.String()
 }
 
