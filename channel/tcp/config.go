@@ -18,8 +18,8 @@ const (
 	DefaultConnectTimeout = 10 * time.Second
 	DefaultLinger         = time.Second
 	DefaultStripes        = 1
-	DefaultEager          = 256 << 10
-	DefaultWindow         = 1 << 20
+	DefaultEager          = 512 << 10
+	DefaultWindow         = 2 << 20
 	DefaultInline         = 512 << 10
 
 	maxStripes = 16
