@@ -51,6 +51,11 @@ func TestBinding(t *testing.T) {
 	e, err := l.newEvent()
 	require.NoError(t, err)
 	require.NoError(t, l.call(fnRecordEvent, e, s))
+	for begin, idle := time.Now(), false; !idle; { // the library ends nothing that a stream still has
+		idle, err = l.streamIdle(s)
+		require.NoError(t, err)
+		require.Less(t, time.Since(begin), 10*time.Second)
+	}
 	require.NoError(t, l.call(fnDestroyEvent, e))
 
 	require.NoError(t, l.call(fnEnablePeerAccess, 1, 0))
