@@ -54,6 +54,19 @@ func exchange(t testing.TB, a, b *node, call uint64, n int) {
 	require.True(t, bytes.Equal(got, pattern(make([]byte, n), call)))
 }
 
+// A process connects, sends what it has and ends while this one connects to it in vain: its
+// message is received.
+func TestPeerThatCameByItself(t *testing.T) {
+	a, b := newPair(t)
+	a.d.peers[b.d.me.Socket].Socket = "@!nobody" // where a finds nobody; smaller than a's, which therefore yields
+	got := make([]byte, 100)
+	w := a.recv(b.rank, 1, got)
+	s := b.send(a.rank, 1, pattern(make([]byte, 100), 1))
+	require.NoError(t, a.wait(w))
+	require.NoError(t, b.wait(s))
+	require.Equal(t, pattern(make([]byte, 100), 1), got)
+}
+
 // A peer writes garbage over the shared memory: its links are lost, at worst, and
 // nothing else happens.
 func TestGarbageInSharedMemory(t *testing.T) {

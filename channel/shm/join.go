@@ -52,10 +52,13 @@ type note struct {
 }
 
 const (
-	version    = 1
-	joinWithin = 10 * time.Second
-	maxGuests  = 256 // handshakes at a time
+	version     = 1
+	joinWithin  = 10 * time.Second
+	comesWithin = 500 * time.Millisecond // from a hello that was taken to its peer's being up
+	maxGuests   = 256                    // handshakes at a time
 )
+
+var errHungUp = errors.New("the socket was closed")
 
 func (d *Driver) myself() self {
 	return self{d.me.Process, d.me.Started, uint64(uintptr(unsafe.Pointer(&d.probe[0]))), string(d.probe)}
@@ -64,10 +67,33 @@ func (d *Driver) myself() self {
 // join connects to a peer. It ends when that is done or cannot be.
 func (p *peer) join() {
 	err := p.dial()
-	if err == nil {
+	if err == nil || nobodyThere(err) && p.comes() {
 		return
 	}
 	p.fail(fmt.Errorf("%w: join %v by shared memory: %w", kolo.ErrLost, p, err))
+}
+
+// nobodyThere says whether a connection found no process, or one that closed it.
+func nobodyThere(err error) bool {
+	for _, e := range []error{unix.ECONNREFUSED, unix.ECONNRESET, unix.EPIPE, errHungUp} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// comes waits for a peer that has connected by itself: it may have had all that it wanted of this
+// process, and closed its driver, while ours was on the way. What it has sent is to be received.
+func (p *peer) comes() bool {
+	late := time.NewTimer(comesWithin)
+	defer late.Stop()
+	select {
+	case <-p.rose:
+		return true
+	case <-late.C:
+		return false
+	}
 }
 
 func (p *peer) dial() error {
@@ -414,7 +440,7 @@ func hear(sock *net.UnixConn, v any) (fds []int, err error) {
 	}
 	switch {
 	case n == 0:
-		err = errors.New("the socket was closed")
+		err = errHungUp
 	case bad != nil || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
 		err = fmt.Errorf("%w: too much at the socket", errCorrupt)
 	default:
