@@ -2,6 +2,7 @@ package launch
 
 import (
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/kolo-ccl/kolo"
@@ -40,7 +41,7 @@ func (b Bind) bindings(processes int, cores []core) (list []core, remark string)
 }
 
 // bind prepares the binding of the processes, by place.
-func (j *Job) bind() ([]core, error) {
+func (j *Job) bind(log io.Writer) ([]core, error) {
 	if j.Bind == BindNone || j.Bind == "" {
 		return nil, nil
 	}
@@ -54,7 +55,7 @@ func (j *Job) bind() ([]core, error) {
 	}
 	list, remark := j.Bind.bindings(n, cores)
 	if remark != "" {
-		j.say("%s", remark)
+		say(log, "%s", remark)
 	}
 	return list, nil
 }

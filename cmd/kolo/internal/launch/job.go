@@ -209,7 +209,9 @@ func (j *Job) Run(ctx context.Context) error {
 	if err := j.Validate(); err != nil {
 		return err
 	}
-	on, err := j.bind()
+	var mu sync.Mutex // the three may be one
+	out, errs, log := newSink(&locked{&mu, j.Out}), newSink(&locked{&mu, j.Err}), &locked{&mu, j.Log}
+	on, err := j.bind(log)
 	if err != nil {
 		return err
 	}
@@ -217,7 +219,6 @@ func (j *Job) Run(ctx context.Context) error {
 	defer ask(nil)
 	unhook := context.AfterFunc(ctx, func() { ask(context.Cause(ctx)) })
 	defer unhook()
-	out, errs := newSink(j.Out), newSink(j.Err)
 	var wg sync.WaitGroup
 	ended := make(chan *Failure)
 	list := j.places()
@@ -228,7 +229,7 @@ func (j *Job) Run(ctx context.Context) error {
 		// ends with its process, which ends soon after stop
 		wg.Go(func() { ended <- j.process(stop, p, out, errs) })
 	}
-	first := j.watch(stop, ask, len(list), ended)
+	first := j.watch(stop, ask, len(list), ended, log)
 	wg.Wait()
 	if cause := ctx.Err(); cause != nil && (first == nil || errors.Is(first.Err, errAsked)) {
 		return fmt.Errorf("%w: %w", kolo.ErrCanceled, context.Cause(ctx))
@@ -241,7 +242,7 @@ func (j *Job) Run(ctx context.Context) error {
 
 // watch hears of each process that ends. The first failure ends the others, after
 // Patience.
-func (j *Job) watch(stop context.Context, ask context.CancelCauseFunc, left int, ended <-chan *Failure) (first *Failure) {
+func (j *Job) watch(stop context.Context, ask context.CancelCauseFunc, left int, ended <-chan *Failure, log io.Writer) (first *Failure) {
 	began := j.Now()
 	var patience <-chan time.Time
 	for left > 0 {
@@ -251,7 +252,7 @@ func (j *Job) watch(stop context.Context, ask context.CancelCauseFunc, left int,
 			if f == nil || first != nil && stop.Err() != nil {
 				continue // ended well, or because it was asked to
 			}
-			j.say("%v after %v", f, j.Now().Sub(began).Round(time.Millisecond))
+			say(log, "%v after %v", f, j.Now().Sub(began).Round(time.Millisecond))
 			if first != nil {
 				continue
 			}
@@ -262,7 +263,7 @@ func (j *Job) watch(stop context.Context, ask context.CancelCauseFunc, left int,
 				patience = timer.C
 			}
 		case <-patience:
-			j.say("asking the other %d to end", left)
+			say(log, "asking the other %d to end", left)
 			ask(errAsked)
 		}
 	}
@@ -272,10 +273,23 @@ func (j *Job) watch(stop context.Context, ask context.CancelCauseFunc, left int,
 // errAsked is why a process was ended by the launcher.
 var errAsked = errors.New("ended because another process had failed")
 
-func (j *Job) say(format string, args ...any) {
-	if j.Log != nil {
-		fmt.Fprintf(j.Log, "kolo run: "+format+"\n", args...)
+func say(log io.Writer, format string, args ...any) {
+	_, _ = fmt.Fprintf(log, "kolo run: "+format+"\n", args...) // the exit code says the rest
+}
+
+// locked is a writer that several goroutines use, or none.
+type locked struct {
+	mu *sync.Mutex
+	w  io.Writer
+}
+
+func (l *locked) Write(b []byte) (int, error) {
+	if l.w == nil {
+		return len(b), nil
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
 }
 
 // environment is what a process is told.

@@ -12,12 +12,7 @@ type sink struct {
 	to io.Writer
 }
 
-func newSink(to io.Writer) *sink {
-	if to == nil {
-		to = io.Discard
-	}
-	return &sink{to: to}
-}
+func newSink(to io.Writer) *sink { return &sink{to: to} }
 
 // lines is the way of one process to the sink, with a label before each line.
 func (s *sink) lines(label string) *lines { return &lines{sink: s, label: label} }
