@@ -266,7 +266,6 @@ func spawnOne(t *testing.T, c *exec.Cmd, env []string) *offspring {
 		for s := bufio.NewScanner(out); s.Scan(); {
 			o.mu.Lock()
 			o.lines = append(o.lines, s.Text())
-			println(s.Text())
 			o.mu.Unlock()
 			select {
 			case o.more <- struct{}{}:
