@@ -139,7 +139,8 @@ func (r *run) route(l *located, p *channel.Part, n int64) {
 	}
 	at := distinct(l.dstAt)
 	if len(at) == 0 {
-		at = distinct(l.srcAt)[:1]
+		at = distinct(l.srcAt)
+		at = at[:min(1, len(at))] // none where the part is the host's alone
 	}
 	for i, d := range at {
 		share := n*int64(i+1)/int64(len(at)) - n*int64(i)/int64(len(at))

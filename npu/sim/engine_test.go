@@ -159,6 +159,28 @@ func TestEngineComputes(t *testing.T) {
 	}
 }
 
+// A job that is partly of a device may have parts that are the host's alone: they take no way.
+func TestEngineFoldsHostPartsBesideThoseOfDevices(t *testing.T) {
+	for _, first := range []int{-1, 0} {
+		bubble(t, sim.Config{Devices: 1}, func(r *rig) {
+			e, j := r.c.Engine(nil), &channel.Job{Op: sum}
+			places := []int{first, -1 - first}
+			var out []kolo.Memory
+			for i, d := range places {
+				p := j.Add()
+				p.Src = append(p.Src, r.floats(d, []float32{1, 2}), r.floats(d, []float32{10, float32(i)}))
+				p.Dst = append(p.Dst, r.floats(d, make([]float32, 2)))
+				out = append(out, p.Dst[0])
+			}
+			r.ok(r.do(e, j))
+			for i, d := range places {
+				require.Equal(r, []float32{11, 2 + float32(i)}, r.values(d, out[i]))
+			}
+			e.Close()
+		})
+	}
+}
+
 func (r *rig) placeOf(m kolo.Memory) int {
 	for i, d := range r.devices {
 		if d.Info().Space == m.Space {
