@@ -8,7 +8,13 @@ import (
 // scratchSize is what a fold is made of at a time before it is streamed: it stays in the first cache.
 const scratchSize = 8 << 10
 
-var scratches = sync.Pool{New: func() any { return new([scratchSize]byte) }}
+// scratch is what a fold needs on its way around the caches.
+type scratch struct {
+	sum  [scratchSize]byte
+	srcs [][]byte
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // SpreadAround is Spread with stores that go around the caches, where the processor has
 // them: they do not read a line before they write it, and push out nothing that is to be
@@ -27,9 +33,10 @@ func (o Op) SpreadAround(dsts, srcs [][]byte) {
 			}
 		}
 	default:
-		scratch := scratches.Get().(*[scratchSize]byte)
-		defer scratches.Put(scratch)
-		o.spreadBy(scratch, dsts, srcs, n)
+		s := scratches.Get().(*scratch)
+		o.spreadBy(s, dsts, srcs, n)
+		clear(s.srcs) // of references
+		scratches.Put(s)
 	}
 }
 
@@ -46,17 +53,16 @@ func updates(dsts, srcs [][]byte) bool {
 }
 
 // spreadBy folds into scratch and streams that to every destination.
-func (o Op) spreadBy(scratch *[scratchSize]byte, dsts, srcs [][]byte, n int) {
-	const few = 8
-	var space [few][]byte
+func (o Op) spreadBy(t *scratch, dsts, srcs [][]byte, n int) {
 	var sum [1][]byte
 	for from := 0; from < n; from += scratchSize {
-		to, list := min(from+scratchSize, n), space[:0]
+		to := min(from+scratchSize, n)
+		t.srcs = t.srcs[:0]
 		for _, s := range srcs {
-			list = append(list, s[from:to])
+			t.srcs = append(t.srcs, s[from:to])
 		}
-		sum[0] = scratch[:to-from]
-		o.Spread(sum[:], list)
+		sum[0] = t.sum[:to-from]
+		o.Spread(sum[:], t.srcs)
 		for _, d := range dsts {
 			streamTo(d[from:to], sum[0])
 		}
