@@ -80,19 +80,34 @@ func (h *heart) hear(from int, s *suspicion) {
 	for _, q := range s.Cut {
 		edge := [2]int{min(q, from), max(q, from)}
 		if _, known := h.cut[edge]; other(q) && q != h.p.self && !known {
-			h.cut[edge] = time.Now()
+			h.cut[edge] = cutLink{time.Now(), h.heardOf(edge)}
 		}
 	}
 }
 
+// cutLink is what is known of a link between two others of which one has told that it has broken.
+type cutLink struct {
+	since time.Time
+	heard [2]uint64 // how many frames of its ends had come then
+}
+
+// heardOf is how many frames of two processes have come, 0 of one that has no link.
+func (h *heart) heardOf(pair [2]int) (n [2]uint64) {
+	for i, q := range pair {
+		if l := h.p.links[q].Load(); l != nil {
+			n[i] = l.heard.Load()
+		}
+	}
+	return n
+}
+
 // decide expels who has to go for links between others that have broken.
 func (h *heart) decide(now time.Time) {
-	links := h.p.everyLink()
 	var edges [][2]int
-	for edge, since := range h.cut {
-		ripe := now.Sub(since) >= h.silence/settles
-		for _, q := range edge {
-			ripe = ripe && h.state[q] == alive && links[q] != nil && links[q].seen.Load() > since.UnixNano()
+	for edge, cut := range h.cut {
+		ripe := now.Sub(cut.since) >= h.silence/settles
+		for i, n := range h.heardOf(edge) {
+			ripe = ripe && h.state[edge[i]] == alive && n > cut.heard[i]
 		}
 		if ripe {
 			edges = append(edges, edge)

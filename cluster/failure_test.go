@@ -1,15 +1,18 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/rank"
 
 	"github.com/stretchr/testify/require"
 )
@@ -68,25 +71,138 @@ func TestStoppedProcessIsFoundByItsSilence(t *testing.T) {
 	require.Greater(t, d, time.Second)
 }
 
-// The time within which silence is noticed, by a clock of the test's: three quarters of
-// Config.Silence are no reason yet, and before it is over the process is lost.
-func TestSilenceIsNoticedBeforeItsTimeIsOver(t *testing.T) {
+// pair is a process that has one other, of rank 5, for a heart without a clock.
+func pair() (*Process, *link) {
 	p := &Process{closing: make(chan struct{}), inbox: newInbox(), links: make([]atomic.Pointer[link], 2),
 		roster: &roster{Members: []Member{{Ranks: []kolo.Rank{0}}, {Ranks: []kolo.Rank{5}}}}}
 	l := newLink(p, 1, nil, func() {}, func() {})
 	p.links[1].Store(l)
+	return p, l
+}
+
+// The time within which silence is noticed, by a clock of the test's: five looks are no reason
+// yet, and before the time is over the process is lost. In a join it has four times as long.
+func TestSilenceIsNoticedBeforeItsTimeIsOver(t *testing.T) {
 	for _, silence := range []time.Duration{DefaultSilence, time.Minute} {
-		h := newHeart(p, silence)
-		h.started = true
-		begin := time.Now()
-		l.seen.Store(begin.UnixNano())
-		for at := time.Duration(0); h.state[1] == alive; at += silence / looksPerSilence {
-			require.Less(t, at, silence)
-			require.NoError(t, h.Handle(&beats{begin.Add(at)}))
-			require.Equal(t, at > silence*3/4, h.state[1] == lost, at)
+		for _, started := range []bool{true, false} {
+			p, l := pair()
+			p.failed, p.told = make(chan error, 1), make(chan *refusal, 1)
+			h := newHeart(p, silence)
+			h.started = started
+			bound := silence
+			if !started {
+				bound = 4 * silence
+			}
+			look := silence / looksPerSilence
+			now := time.Now()
+			require.NoError(t, h.Handle(&beats{now}))
+			l.heard.Add(1)
+			last := now.Add(time.Millisecond) // the worst case: just behind a look
+			for h.state[1] == alive {
+				now = now.Add(look)
+				require.Less(t, now.Sub(last), bound)
+				require.NoError(t, h.Handle(&beats{now}))
+			}
+			require.Greater(t, now.Sub(last), bound*3/4)
+			require.ErrorIs(t, h.cause[1], kolo.ErrLost)
+			require.ErrorContains(t, h.cause[1], "rank 5")
+			require.ErrorContains(t, h.cause[1], "silent")
 		}
-		require.ErrorIs(t, h.cause[1], kolo.ErrLost)
-		require.ErrorContains(t, h.cause[1], "rank 5")
-		require.ErrorContains(t, h.cause[1], "silent")
+	}
+}
+
+// A process that was not run for a while, or stopped, finds the beats of the others only when
+// it runs again: its own time is not their silence. Then it counts as before.
+func TestOwnStallIsNotTheSilenceOfOthers(t *testing.T) {
+	p, l := pair()
+	h := newHeart(p, DefaultSilence)
+	h.started = true
+	now, look := time.Now(), DefaultSilence/looksPerSilence
+	see := func(d time.Duration) life {
+		now = now.Add(d)
+		require.NoError(t, h.Handle(&beats{now}))
+		return h.state[1]
+	}
+	see(look)
+	for range 5 { // the tick that was waiting, and those that follow at once
+		require.Equal(t, alive, see(time.Minute))
+		for range 10 {
+			require.Equal(t, alive, see(time.Millisecond))
+		}
+		l.heard.Add(1)
+	}
+	see(look)
+	for range silentLooks - 1 {
+		require.Equal(t, alive, see(look))
+	}
+	require.Equal(t, lost, see(look))
+}
+
+// A process hears late that all are ready, and goes on late: on a machine with more to do than
+// processors by seconds. It lives, and the first to go on does not take it for lost.
+func TestProcessThatGoesOnLateAfterTheJoinIsNotLost(t *testing.T) {
+	t.Parallel()
+	c := withRendezvous(t, Config{Size: 2, Silence: time.Second, Timeout: patience, Measure: MeasureOff, Getenv: noEnv})
+	first := make(chan *Process, 1)
+	go func(c Config) { // ends with the join
+		c.Ranks = []kolo.Rank{0}
+		p, err := Open(t.Context(), c)
+		if err != nil {
+			t.Error(err)
+		}
+		first <- p
+	}(c)
+	c.Ranks = []kolo.Rank{1}
+	c, err := c.withDefaults()
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), c.Timeout)
+	defer cancel()
+	late := newProcess(c)
+	require.NoError(t, late.join(ctx))
+	p := <-first
+	require.NotNil(t, p)
+	<-time.After(2 * c.Silence)
+	require.NoError(t, late.begin(ctx))
+	worlds := worldsOf([]*Process{p, late})
+	for r, err := range each(worlds, func(w *rank.World) error { return allReduce(t.Context(), w.Group(), allRanks(2), 1000) }) {
+		require.NoError(t, err, "rank %d", r)
+	}
+	closeAll(t, worlds)
+}
+
+// What is queued on many links is sent as long as some of them get on; it ends when none
+// has for a while, which one process that is stopped cannot draw out.
+func TestFarewellWaitsAsLongAsItGetsOn(t *testing.T) {
+	for name, c := range map[string]struct {
+		links int
+		every time.Duration // one link ends, 0: none
+		takes time.Duration
+	}{
+		"nobody":              {3, 0, farewellTime},
+		"slowly, all":         {5, 1500 * time.Millisecond, 7500 * time.Millisecond},
+		"too slowly for ever": {20, 1500 * time.Millisecond, farewellsTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &Process{links: make([]atomic.Pointer[link], c.links+1)}
+				for i := range c.links {
+					p.links[i].Store(newLink(p, i, nil, func() {}, func() {}))
+				}
+				go func() { // ends with the test
+					for i := c.links - 1; c.every > 0 && i >= 0; i-- {
+						select {
+						case <-time.After(c.every):
+						case <-t.Context().Done():
+							return
+						}
+						close(p.links[i].Load().sent)
+						close(p.links[i].Load().ended)
+					}
+				}()
+				begin := time.Now()
+				p.farewell()
+				require.Equal(t, c.takes, time.Since(begin))
+			})
+		})
 	}
 }

@@ -15,18 +15,38 @@ type heart struct {
 	silence time.Duration
 	state   []life // by process
 	cause   []error
-	mute    []bool // lost by silence, on another network: it may live
-	started bool
-	looks   int
+	mute    []bool    // lost by silence, on another network: it may live
+	started bool      // the join is over
+	beaten  time.Time // when it has beaten last
+	counted time.Time // the latest look that counted
+	met     []contact
 
-	cut map[[2]int]time.Time // links between two others, of which one has told that it has broken; when
-	out []expulsion          // of processes that live, by this one or heard of
+	cut map[[2]int]cutLink // links between two others
+	out []expulsion        // of processes that live, by this one or heard of
 }
 
 func newHeart(p *Process, silence time.Duration) *heart {
 	n := len(p.roster.Members)
-	return &heart{p: p, silence: silence, state: make([]life, n), cause: make([]error, n), mute: make([]bool, n), cut: map[[2]int]time.Time{}}
+	return &heart{p: p, silence: silence, state: make([]life, n), cause: make([]error, n), mute: make([]bool, n), met: make([]contact, n), cut: map[[2]int]cutLink{}}
 }
+
+// contact is when a process was heard of last.
+type contact struct {
+	frames uint64 // that had come then
+	at     time.Time
+	looks  int // since then, of those that count
+}
+
+// A heart looks at its links so often in the time of Config.Silence, and beats at every other
+// look. Who has not been heard in silentLooks looks is lost: that is found within seven eighths of
+// that time after the last frame, when three beats are missing. While processes join, on machines
+// that may be full of others which do, they have longer: no call waits for them yet.
+const (
+	looksPerSilence = 8
+	looksPerBeat    = 2
+	silentLooks     = 6
+	joiningLooks    = 4 * silentLooks
+)
 
 // life is what is known of a process.
 type life uint8
@@ -74,6 +94,7 @@ func (h *heart) Handle(m pulse) error {
 	case start:
 		h.started = true
 		for q, s := range h.state {
+			h.met[q].looks = 0 // what was long was allowed
 			if s == lost {
 				h.tell(q)
 			}
@@ -84,19 +105,40 @@ func (h *heart) Handle(m pulse) error {
 	return nil
 }
 
-// look finds the processes that have been silent.
+// look finds the processes that have been silent. Silence is counted in looks, and not by a
+// clock: a process that was not run itself for a while, on a machine that has more to do than
+// processors or since it was stopped, does not hold that against the others, whose beats may be
+// there and not read yet. So looks that come late, all at once, count as one.
 func (h *heart) look(now time.Time) {
-	h.looks++
+	every := h.silence / looksPerSilence
+	counts := now.Sub(h.counted) >= every/2
+	if counts {
+		h.counted = now
+	}
+	due := now.Sub(h.beaten) >= looksPerBeat*every-every/2
+	if due {
+		h.beaten = now
+	}
+	limit := silentLooks
+	if !h.started {
+		limit = joiningLooks
+	}
 	for q, l := range h.p.everyLink() {
 		if l == nil || h.state[q] != alive {
 			continue
 		}
-		if h.looks%looksPerBeat == 0 {
+		if due {
 			l.beat()
 		}
-		if d := now.Sub(time.Unix(0, l.seen.Load())); d > h.silence*3/4 { // found before Silence is over
+		x := &h.met[q]
+		if n := l.heard.Load(); n != x.frames {
+			*x = contact{frames: n, at: now}
+		} else if counts {
+			x.looks++
+		}
+		if x.looks >= limit {
 			h.mute[q] = h.p.roster.Members[q].Host.Network != h.p.roster.Members[h.p.self].Host.Network
-			h.lose(q, fmt.Errorf("it has been silent for %v: stopped, or its network is cut", d.Round(time.Millisecond)))
+			h.lose(q, fmt.Errorf("it has been silent for %v: stopped, or its network is cut", now.Sub(x.at).Round(time.Millisecond)))
 		}
 	}
 	h.decide(now)

@@ -29,7 +29,7 @@ type link struct {
 
 	tells chan []byte   // what the other has for all
 	told  chan []byte   // what all have told it
-	seen  atomic.Int64  // when a frame came last, in nanoseconds since the epoch
+	heard atomic.Uint64 // how many frames have come, the greeting among them
 	ended chan struct{} // the reader has ended
 
 	mu     sync.Mutex
@@ -45,7 +45,7 @@ type link struct {
 func newLink(p *Process, peer int, s stream, hangUp, finish func()) *link {
 	l := &link{p: p, peer: peer, s: s, hangUp: hangUp, finish: finish, tells: make(chan []byte, 1), told: make(chan []byte, 1),
 		ended: make(chan struct{}), wake: make(chan struct{}, 1), sent: make(chan struct{})}
-	l.seen.Store(time.Now().UnixNano())
+	l.heard.Store(1)
 	return l
 }
 
@@ -161,7 +161,7 @@ func (l *link) read() {
 			l.p.hurt(l.peer, broken(err))
 			return
 		}
-		l.seen.Store(time.Now().UnixNano())
+		l.heard.Add(1)
 		if err := l.take(b); err != nil {
 			l.p.hurt(l.peer, err)
 			return

@@ -81,8 +81,12 @@ func Open(ctx context.Context, c Config) (*Process, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	p := &Process{cfg: c, sys: actor.NewSystem(actor.Config{}), inbox: newInbox(), known: make(chan struct{}), closing: make(chan struct{}), failed: make(chan error, 1), told: make(chan *refusal, 1)}
-	if err := p.join(ctx); err != nil {
+	p := newProcess(c)
+	err = p.join(ctx)
+	if err == nil {
+		err = p.begin(ctx)
+	}
+	if err != nil {
 		p.refuse(ctx, err)
 		if p.local != nil {
 			for _, w := range p.local.Worlds() {
@@ -93,6 +97,11 @@ func Open(ctx context.Context, c Config) (*Process, error) {
 		return nil, fmt.Errorf("join: %w", err)
 	}
 	return p, nil
+}
+
+func newProcess(c Config) *Process {
+	return &Process{cfg: c, sys: actor.NewSystem(actor.Config{}), inbox: newInbox(), known: make(chan struct{}), closing: make(chan struct{}),
+		failed: make(chan error, 1), told: make(chan *refusal, 1)}
 }
 
 // Worlds are those of this process's ranks, ascending.
@@ -110,7 +119,7 @@ func (p *Process) Number() int { return p.self }
 // Members are the processes of the world, by number.
 func (p *Process) Members() []Member { return slices.Clone(p.roster.Members) }
 
-// join does what Open says.
+// join brings this process to where all have come and can be reached.
 func (p *Process) join(ctx context.Context) error {
 	h, err := p.listen(ctx)
 	if err != nil {
@@ -131,15 +140,13 @@ func (p *Process) join(ctx context.Context) error {
 	if err := p.barrier(ctx); err != nil {
 		return err
 	}
+	return nil
+}
+
+// begin does what is left of a join when all can be reached.
+func (p *Process) begin(ctx context.Context) error {
 	// ended by shut
 	p.tasks.Go(func() { p.inbox.run(p.local, p.hurt) })
-	for _, l := range p.everyLink() {
-		if l != nil {
-			l.seen.Store(time.Now().UnixNano()) // before the first beat nobody had to say anything
-		}
-	}
-	// ended by shut
-	p.tasks.Go(p.tick)
 	if err := p.measure(ctx); err != nil {
 		return err
 	}
@@ -215,7 +222,8 @@ func (p *Process) serveRendezvous() error {
 	return nil
 }
 
-// live makes the heart, and lets processes of higher numbers in.
+// live makes the heart, and lets processes of higher numbers in. From here on it beats, on
+// each link that there is: so who has a link to another may expect to hear of it.
 func (p *Process) live() error {
 	n := len(p.roster.Members)
 	p.links, p.linked = make([]atomic.Pointer[link], n), make(chan int, n)
@@ -225,6 +233,8 @@ func (p *Process) live() error {
 		return err
 	}
 	p.heart = ref
+	// ended by shut
+	p.tasks.Go(p.tick)
 	close(p.known)
 	return nil
 }
@@ -361,21 +371,14 @@ func (p *Process) introduce(ctx context.Context, e channel.Engine, digest uint64
 	return m, nil
 }
 
-// A heart looks at its links so often in the time of Config.Silence, and sends a beat at
-// every other look.
-const (
-	looksPerSilence = 8
-	looksPerBeat    = 2
-)
-
 // tick lets the heart beat.
 func (p *Process) tick() {
 	t := time.NewTicker(max(p.cfg.Silence/looksPerSilence, time.Millisecond))
 	defer t.Stop()
 	for {
 		select {
-		case now := <-t.C:
-			p.tellHeart(&beats{now})
+		case <-t.C: // its time is not this one, if it was not heard at once
+			p.tellHeart(&beats{time.Now()})
 		case <-p.closing:
 			return
 		}
@@ -476,8 +479,13 @@ func (p *Process) reason(first error) error {
 // closed is called when the last World of this process is closed.
 func (p *Process) closed() error { return p.shut(true) }
 
-// farewellTime is how long what is queued has to be sent.
-const farewellTime = 2 * time.Second
+// farewellTime is how long what is queued on a link has to be sent. Where there are many links,
+// on a machine with many such processes, it is how long none of them gets rid of anything, and
+// farewellsTime is for all.
+const (
+	farewellTime  = 2 * time.Second
+	farewellsTime = 5 * farewellTime
+)
 
 // shut ends everything; in good order it tells the others, for which nobody is needed.
 func (p *Process) shut(inOrder bool) (err error) {
@@ -512,28 +520,42 @@ func (p *Process) shut(inOrder bool) (err error) {
 	return err
 }
 
-// farewell sends what is queued on all links and waits until it has gone.
+// farewell sends what is queued on all links and waits until it has gone, as long as that
+// gets on. Who is left then finds that its link has broken, and has no other harm.
 func (p *Process) farewell() {
-	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
-	defer cancel()
-	for _, l := range p.everyLink() {
-		if l != nil {
-			l.farewell()
+	links := slices.DeleteFunc(p.everyLink(), func(l *link) bool { return l == nil })
+	for _, l := range links {
+		l.farewell()
+	}
+	stuck, late := time.NewTimer(farewellTime), time.NewTimer(farewellsTime)
+	defer stuck.Stop()
+	defer late.Stop()
+	left := len(links)
+	for _, l := range links {
+		for _, done := range []chan struct{}{l.sent, l.ended} {
+			for !over(done) {
+				select {
+				case <-done:
+				case <-late.C:
+					return
+				case <-stuck.C:
+					n := left
+					if left = notOver(links); left == n {
+						return
+					}
+					stuck.Reset(farewellTime)
+				}
+			}
 		}
 	}
-	for _, l := range p.everyLink() {
-		if l == nil {
-			continue
-		}
-		select {
-		case <-l.sent:
-		case <-ctx.Done():
-			return
-		}
-		select {
-		case <-l.ended:
-		case <-ctx.Done():
-			return
+}
+
+// notOver counts links that have not ended in both directions.
+func notOver(links []*link) (n int) {
+	for _, l := range links {
+		if !over(l.sent) || !over(l.ended) {
+			n++
 		}
 	}
+	return n
 }

@@ -31,6 +31,10 @@ const (
 	buffered = 4 << 10 // bytes, each way
 )
 
+// keepaliveTime is how long a client that says nothing has to answer a ping. Hearts find sooner
+// which processes are silent; this is for those who only wait at a rendezvous.
+const keepaliveTime = 3 * DefaultSilence
+
 // server is a gRPC server of ours.
 type server struct {
 	grpc   *grpc.Server
@@ -41,7 +45,7 @@ type server struct {
 func newServer(s services, c *tls.Config, listeners ...net.Listener) *server {
 	options := []grpc.ServerOption{grpc.ForceServerCodec(codec{}), grpc.MaxRecvMsgSize(maxFrame), grpc.MaxSendMsgSize(maxFrame),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window), grpc.ReadBufferSize(buffered), grpc.WriteBufferSize(buffered),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: DefaultSilence, Timeout: DefaultSilence})}
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: DefaultSilence, Timeout: keepaliveTime})}
 	if c != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(c)))
 	}
