@@ -393,6 +393,7 @@ func TestWrongConfigurationsAreRefused(t *testing.T) {
 	}{
 		{0, Config{}, kolo.ErrArgument, "a world of 0 ranks"},
 		{-1, Config{}, kolo.ErrArgument, "a world of -1 ranks"},
+		{1 << 40, Config{}, kolo.ErrArgument, "a world of 1099511627776 ranks; want 1 to 1048576"},
 		{maxRanks + 1, Config{}, kolo.ErrArgument, "ranks; want 1 to"},
 		{2, Config{CloseTimeout: -1}, kolo.ErrArgument, "CloseTimeout"},
 		{2, Config{Workers: -1}, kolo.ErrArgument, "Workers"},

@@ -130,15 +130,15 @@ func (w *World) checkRanks(ranks []kolo.Rank) error {
 	if len(ranks) == 0 {
 		return fmt.Errorf("%w: GroupConfig.Ranks is empty", kolo.ErrArgument)
 	}
-	seen := map[kolo.Rank]bool{}
+	seen := make([]uint64, (w.Size()+63)/64) // a bit for each rank: every rank makes the group, so it counts n times
 	for i, r := range ranks {
 		if r < 0 || int(r) >= w.Size() {
 			return fmt.Errorf("%w: GroupConfig.Ranks[%d] is %d; the world has ranks 0 to %d", kolo.ErrArgument, i, int(r), w.Size()-1)
 		}
-		if seen[r] {
+		if seen[r/64]&(1<<(r%64)) != 0 {
 			return fmt.Errorf("%w: GroupConfig.Ranks[%d]: rank %d is in the list twice", kolo.ErrArgument, i, int(r))
 		}
-		seen[r] = true
+		seen[r/64] |= 1 << (r % 64)
 	}
 	return nil
 }

@@ -71,8 +71,8 @@ type process struct {
 // newProcess makes some ranks of a world of n in this process; part says where the
 // others are, and is nil where there are none.
 func newProcess(n int, given Config, part *Part, mine []kolo.Rank) (*process, error) {
-	if n < 1 || n > maxRanks {
-		return nil, fmt.Errorf("%w: a world of %d ranks; want 1 to %d", kolo.ErrArgument, n, maxRanks)
+	if err := checkSize(n); err != nil {
+		return nil, err
 	}
 	if err := given.Validate(); err != nil {
 		return nil, err
@@ -221,11 +221,22 @@ func (p *process) close(ctx context.Context) error {
 // anything. Every World must be closed; the last Close ends the goroutines. Run is
 // the usual way.
 func Open(n int, cfg Config) ([]*World, error) {
+	if err := checkSize(n); err != nil { // before there is a list of so many
+		return nil, err
+	}
 	p, err := newProcess(n, cfg, nil, allRanks(n))
 	if err != nil {
 		return nil, err
 	}
 	return p.worlds(allRanks(n))
+}
+
+// checkSize says what is wrong with the number of ranks of a world.
+func checkSize(n int) error {
+	if n < 1 || n > maxRanks {
+		return fmt.Errorf("%w: a world of %d ranks; want 1 to %d", kolo.ErrArgument, n, maxRanks)
+	}
+	return nil
 }
 
 // allRanks lists the ranks of a world.
