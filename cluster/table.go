@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 
@@ -30,16 +32,16 @@ const maxTable = 64 << 20
 
 // ReadTable reads a rank table of version 1.0, 1.2 or 2.0, as RANK_TABLE_FILE names it.
 func ReadTable(path string) (*Table, error) {
-	info, err := os.Stat(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("rank table: %w", err)
 	}
-	if info.Size() > maxTable {
-		return nil, fmt.Errorf("%w: rank table %s has %d MiB", kolo.ErrLimit, path, info.Size()>>20)
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
+	b, err := io.ReadAll(io.LimitReader(f, maxTable+1)) // a device says that it is empty, and has no end
+	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, fmt.Errorf("rank table: %w", err)
+	}
+	if len(b) > maxTable {
+		return nil, fmt.Errorf("%w: rank table %s has more than %d MiB", kolo.ErrLimit, path, maxTable>>20)
 	}
 	t, err := ParseTable(b)
 	if err != nil {

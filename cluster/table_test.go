@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -64,4 +65,13 @@ func FuzzRankTable(f *testing.F) {
 			t.Error("a table without ranks")
 		}
 	})
+}
+
+// What is named to be read may have no end.
+func TestRankTableWithoutEnd(t *testing.T) {
+	if _, err := os.Stat("/dev/zero"); err != nil {
+		t.Skip("no /dev/zero here: ", err)
+	}
+	_, err := ReadTable("/dev/zero")
+	require.ErrorIs(t, err, kolo.ErrLimit)
 }

@@ -3,6 +3,7 @@ package rank
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
 	"strings"
@@ -36,10 +37,20 @@ func ReadPlans(dir fs.FS) (*plan.Library, error) {
 	return lib, nil
 }
 
+// maxPlanFile is the largest file of a plan that is read, in bytes.
+const maxPlanFile = 256 << 20
+
 func readPlan(lib *plan.Library, dir fs.FS, name string) error {
-	data, err := fs.ReadFile(dir, name)
+	f, err := dir.Open(name)
 	if err != nil {
 		return err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxPlanFile+1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if len(data) > maxPlanFile {
+		return fmt.Errorf("%w: it has more than %d MiB", kolo.ErrLimit, maxPlanFile>>20)
 	}
 	p, err := msccl.Import(data)
 	if err != nil {

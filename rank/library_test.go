@@ -3,6 +3,7 @@ package rank_test
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -181,4 +182,24 @@ func TestReadPlansNamesEveryBadFile(t *testing.T) {
 	require.ErrorContains(t, err, "plans: a.xml: msccl: line 1")
 	require.ErrorContains(t, err, "plans: b.xml")
 	require.Equal(t, 2, strings.Count(err.Error(), "plans: "))
+}
+
+// endless is a directory with a file that has no end, as a link to a device would be.
+type endless struct{ fstest.MapFS }
+
+func (e endless) Open(name string) (fs.File, error) {
+	f, err := e.MapFS.Open(name)
+	if name == "a.xml" {
+		f = zeros{f}
+	}
+	return f, err
+}
+
+type zeros struct{ fs.File }
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+
+func TestReadPlansOfAFileWithoutEnd(t *testing.T) {
+	_, err := rank.ReadPlans(endless{fstest.MapFS{"a.xml": {}}})
+	require.ErrorIs(t, err, kolo.ErrLimit)
 }

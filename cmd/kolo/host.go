@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/cluster"
 	"github.com/kolo-ccl/kolo/cmd/kolo/internal/perf"
 	"github.com/kolo-ccl/kolo/cmd/kolo/internal/report"
@@ -29,6 +32,26 @@ func (a *app) fits(c *perf.Config) error {
 			ranks, c.Operator.Name, mebibytes(need), mebibytes(have))
 	}
 	return nil
+}
+
+// maxInput is the largest file that is read, but for a topology.
+const maxInput = 256 << 20
+
+// readFile reads a file that is no larger than a limit: what is named may be a device, which
+// says that it is empty and has no end.
+func readFile(name string, limit int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	if int64(len(b)) > limit {
+		return nil, fmt.Errorf("%w: %s has more than %s", kolo.ErrLimit, name, mebibytes(limit))
+	}
+	return b, nil
 }
 
 func mebibytes(n int64) string { return fmt.Sprintf("%d MiB", (n+1<<20-1)>>20) }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -102,7 +101,7 @@ func (a *app) job(f *runFlags, args []string) (*launch.Job, error) {
 	}
 	hosts := []launch.Host{{Slots: max(f.n, 1)}}
 	if f.hosts != "" {
-		text, err := os.ReadFile(f.hosts)
+		text, err := readFile(f.hosts, maxInput)
 		if err != nil {
 			return nil, fmt.Errorf("--hosts: %w", err)
 		}

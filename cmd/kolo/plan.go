@@ -202,9 +202,10 @@ func serverSizes(s string) ([]int, error) {
 		return out, nil
 	}
 	var out []int
+	left := maxPlanRanks
 	for part := range strings.SplitSeq(s, ",") {
 		k := number(part)
-		if k == 0 {
+		if left -= k; k == 0 || left < 0 {
 			return nil, bad
 		}
 		out = append(out, k)
@@ -258,7 +259,10 @@ func spread(n int) (place []int) {
 }
 
 func networkFrom(name string) (*plan.Network, error) {
-	data, err := os.ReadFile(name)
+	data, err := readFile(name, maxInput)
+	if errors.Is(err, kolo.ErrLimit) {
+		return nil, err
+	}
 	if err != nil {
 		n, named := plan.NetworkNamed(name)
 		if named != nil && strings.Contains(name, ":") {

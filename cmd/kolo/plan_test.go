@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/internal/golden"
 	"github.com/kolo-ccl/kolo/plan"
 )
@@ -148,6 +149,7 @@ func TestBadPlanCommands(t *testing.T) {
 		{"plan show hier:ring+ring", "there is only one server", exitFailed},
 		{"plan show ring -p 65 --svg -", "it can show 1 to 64", exitFailed},
 		{"plan show ring --servers 0x8", `--servers "0x8"`, exitUsage},
+		{"plan show hier:ring+ring --servers " + strings.Repeat("4096,", 16) + "1", "want as 4x8 or 8,8,4", exitUsage},
 		{"plan verify nhr --ranks 5-2", `--ranks "5-2"`, exitUsage},
 		{"plan verify none", `no algorithm "none"`, exitFailed},
 		{"plan simulate", "name the algorithm", exitUsage},
@@ -327,5 +329,20 @@ func TestWrongPlanSettingsNameWhatIsWrong(t *testing.T) {
 		r := command(t, line, nil)
 		require.NotZero(t, r.code, line)
 		require.Contains(t, r.err, want, line)
+	}
+}
+
+// What is named to be read may have no end.
+func TestFilesWithoutEnd(t *testing.T) {
+	if _, err := os.Stat("/dev/zero"); err != nil {
+		t.Skip("no /dev/zero here: ", err)
+	}
+	_, err := readFile("/dev/zero", 1000)
+	require.ErrorIs(t, err, kolo.ErrLimit)
+	require.ErrorContains(t, err, "/dev/zero has more than 1 MiB")
+	for _, line := range []string{"plan import /dev/zero", "plan simulate ring --network /dev/zero", "run --hosts /dev/zero -- true"} {
+		r := command(t, line, nil)
+		require.NotZero(t, r.code, line)
+		require.Contains(t, r.err, "/dev/zero has more than 256 MiB", line)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -120,7 +119,7 @@ func (f *tuneFlags) config(a *app) (rank.TuneConfig, error) {
 
 // readTuning reads a tuner file of either form, and notes what makes no sense here.
 func (a *app) readTuning(name string) (*plan.Tuning, error) {
-	data, err := os.ReadFile(name)
+	data, err := readFile(name, maxInput)
 	if err != nil {
 		return nil, err
 	}
@@ -425,7 +424,7 @@ not are the file's. The exit code is 1 if it is wrong; the error names the step.
 }
 
 func (a *app) importPlan(f *planFlags, name string, show bool, svg string) error {
-	data, err := os.ReadFile(name)
+	data, err := readFile(name, maxInput)
 	if err != nil {
 		return err
 	}

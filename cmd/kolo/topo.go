@@ -195,14 +195,7 @@ const maxTopology = 1 << 30
 
 // readTopology reads a file of either kind.
 func readTopology(path string) (*survey.Survey, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("topology: %w", err)
-	}
-	if info.Size() > maxTopology {
-		return nil, fmt.Errorf("%w: topology %s has %d MiB", kolo.ErrLimit, path, info.Size()>>20)
-	}
-	text, err := os.ReadFile(path)
+	text, err := readFile(path, maxTopology)
 	if err != nil {
 		return nil, fmt.Errorf("topology: %w", err)
 	}
