@@ -106,6 +106,7 @@ func TestBadCommandLines(t *testing.T) {
 		{"unknown flag", "test reduce --ranks 4", "unknown flag: --ranks"},
 		{"stray word", "test reduce 4", `"4" belongs to no flag`},
 		{"no ranks", "test reduce -p 0", "-p 0: want 1 or more ranks"},
+		{"more ranks than memory", "test reduce -p 99999999999", "-p 99999999999: want at most 65536 ranks"},
 		{"root outside", "test reduce -p 4 -r 4", "the ranks are 0 to 3"},
 		{"no iterations", "test reduce -n 0", "-n 0"},
 		{"negative warm-up", "test reduce -w -1", "-w -1"},

@@ -130,11 +130,16 @@ func (f *testFlags) party(c *perf.Config) partyConfig {
 	return p
 }
 
+// maxTestRanks is the largest number of ranks of a test.
+const maxTestRanks = maxPlanRanks
+
 // refuse says which flags ask for what there is not.
 func (f *testFlags) refuse() error {
 	switch {
 	case f.ranks < 1:
 		return fmt.Errorf("-p %d: want 1 or more ranks", f.ranks)
+	case f.ranks > maxTestRanks || f.ranks > maxTestRanks/f.place.processes:
+		return fmt.Errorf("-p %d: want at most %d ranks in all %d processes", f.ranks, maxTestRanks, f.place.processes)
 	case f.root < 0 || f.root >= f.all():
 		return fmt.Errorf("-r %d: the ranks are 0 to %d; give more with -p", f.root, f.all()-1)
 	case f.iters < 1:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -356,4 +357,21 @@ func TestMistakeSaysWhere(t *testing.T) {
 			t.Errorf("%q does not say %q", m.String(), want)
 		}
 	}
+}
+
+// Memory grows with the ranks, not with their square.
+func TestMemoryOfManyRanks(t *testing.T) {
+	used := func(ranks int) uint64 {
+		c := small(operator(t, "all_reduce"), kolo.Float32, kolo.Sum, ranks)
+		c.Range = Range{Min: 8, Max: 8, Factor: 2}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		rows(t, c)
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	used(64)
+	few, many := used(128), used(512)
+	t.Logf("%d bytes for 128 ranks, %d for 512", few, many)
+	require.Less(t, many, 6*few)
 }

@@ -27,7 +27,7 @@ type worker struct {
 	me      int
 	memory  []byte
 	note    []byte // what this rank has noted of a trial
-	notes   []byte // what all have
+	notes   []byte // of the reporter: what all have; with those of every rank at each, memory would grow with their square
 }
 
 // reporter is the rank that calls Begin and Row.
@@ -59,7 +59,10 @@ func (s *session) part(ctx context.Context) error {
 
 // work is one rank's part of the session.
 func (s *session) work(ctx context.Context, w *rank.World) error {
-	k := &worker{session: s, between: w.Group(), me: int(w.Rank()), note: make([]byte, noteSize), notes: make([]byte, noteSize*w.Size())}
+	k := &worker{session: s, between: w.Group(), me: int(w.Rank()), note: make([]byte, noteSize)}
+	if k.me == reporter {
+		k.notes = make([]byte, noteSize*w.Size())
+	}
 	all := make([]kolo.Rank, w.Size())
 	for r := range all {
 		all[r] = kolo.Rank(r)
@@ -123,7 +126,7 @@ func (k *worker) try(ctx context.Context, t *trial) error {
 		m = k.examine(&l, out)
 	}
 	write(k.note, took, &m)
-	if err := rank.AllGather(ctx, k.between, k.notes, k.note); err != nil {
+	if err := rank.Gather(ctx, k.between, k.notes, k.note, reporter); err != nil {
 		return err
 	}
 	if !reports {
