@@ -20,13 +20,12 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // who asks twice does not wait for an orderly end
 	a := &app{
 		out: os.Stdout, err: os.Stderr, terminal: isTerminal(os.Stderr),
 		getenv: os.Getenv, now: time.Now,
 	}
-	code := a.run(ctx, os.Args[1:])
-	stop()
-	os.Exit(code)
+	os.Exit(a.run(ctx, os.Args[1:]))
 }
 
 // isTerminal says whether the file is a device that shows characters.
