@@ -236,7 +236,10 @@ func (p *player) call(g *rank.Group, c *call, refused bool) error {
 		check := func(err error) error {
 			how := "success"
 			want := m.after[r]
-			if refused && errors.Is(err, kolo.ErrUnsupported) {
+			// Between processes a rank refuses by itself, and may have closed the group when
+			// another comes to the same call.
+			left := p.s.world.several() && errors.Is(err, kolo.ErrLeft)
+			if refused && (errors.Is(err, kolo.ErrUnsupported) || left) {
 				how, want, err = "no algorithm", m.before[r], nil
 			}
 			if err != nil {
