@@ -3,7 +3,9 @@
 package ascend
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,12 +23,18 @@ type engine struct {
 	v *Driver
 
 	mu    sync.Mutex
-	lanes map[*device][]*lane // that are free
+	lanes map[lanePlace][]*lane // that are free
+}
+
+// lanePlace is what lanes are alike in.
+type lanePlace struct {
+	d        *device
+	priority int
 }
 
 // lane is a stream of a device with memory to fold in. It serves one job at a time.
 type lane struct {
-	d       *device
+	lanePlace
 	s       npu.Stream
 	scratch kolo.Memory // of the device
 	fold    [][]byte    // of the host: the operands, at first use
@@ -45,14 +53,14 @@ const laneScratch = 1 << 20
 // part with destinations on several devices is divided between them. Done comes on the
 // goroutine that a device has for calls, or at once if the job cannot be begun.
 func (v *Driver) Engine(host channel.Engine) *driver.Engine {
-	return v.core.Engine(host, &engine{v: v, lanes: map[*device][]*lane{}})
+	return v.core.Engine(host, &engine{v: v, lanes: map[lanePlace][]*lane{}})
 }
 
 // Close gives the streams back.
 func (e *engine) Close() {
 	e.mu.Lock()
 	lanes := e.lanes
-	e.lanes = map[*device][]*lane{}
+	e.lanes = map[lanePlace][]*lane{}
 	e.mu.Unlock()
 	for _, list := range lanes {
 		for _, l := range list {
@@ -61,8 +69,12 @@ func (e *engine) Close() {
 	}
 }
 
-// close gives a lane back; a device that is closed or lost has it already.
+// close gives a lane back; a device that is closed or lost has it already. The callback
+// that ended the lane's last job may not have returned: that is waited for.
 func (l *lane) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), l.d.v.patience)
+	defer cancel()
+	_ = l.s.Sync(ctx) // Close tells
 	_ = l.s.Close()
 	_ = l.d.Device.Free(l.scratch)
 }
@@ -86,7 +98,7 @@ type run struct {
 	job   *channel.Job
 	over  func()
 	lanes map[*device]*lane
-	left  atomic.Int32 // lanes that have not ended, and Start
+	left  atomic.Int32 // lanes and callbacks that have not ended, and Start
 	err   atomic.Pointer[error]
 }
 
@@ -112,8 +124,7 @@ func (r *run) part(p *channel.Part) error {
 		}
 	}
 	if len(at) == 0 { // of the host, in a job that is not
-		driver.Spread(r.job, p)
-		return nil
+		return driver.Spread(r.job, p)
 	}
 	if r.job.Op.Copies(len(p.Src)) {
 		return r.moves(p)
@@ -192,7 +203,7 @@ func (r *run) share(d *device, p *channel.Part, from, to int64) error {
 		if device {
 			err = l.foldThere(p, piece, r.job.Op.DType, op)
 		} else {
-			err = l.foldHere(p, piece, r.job.Op)
+			err = r.foldHere(l, p, piece)
 		}
 		if err != nil {
 			return err
@@ -251,7 +262,7 @@ func (l *lane) foldThere(p *channel.Part, piece func(kolo.Memory) kolo.Memory, t
 
 // foldHere brings the sources to the host, folds there, and brings the result to all
 // destinations.
-func (l *lane) foldHere(p *channel.Part, piece func(kolo.Memory) kolo.Memory, op kernel.Op) error {
+func (r *run) foldHere(l *lane, p *channel.Part, piece func(kolo.Memory) kolo.Memory) error {
 	n := piece(p.Src[0]).Len()
 	for len(l.fold) < len(p.Src) {
 		l.fold = append(l.fold, make([]byte, laneScratch))
@@ -260,57 +271,54 @@ func (l *lane) foldHere(p *channel.Part, piece func(kolo.Memory) kolo.Memory, op
 	for i, m := range p.Src {
 		b := l.fold[i][:n:n]
 		srcs = append(srcs, b)
-		if err := l.copyHere(b, piece(m)); err != nil {
+		if err := r.copy(l, kolo.HostMemory(b), piece(m)); err != nil {
 			return err
 		}
 	}
-	err := l.s.Callback(func(err error) {
-		if err == nil {
-			op.Spread(srcs[:1], srcs)
-		}
-	})
+	op := r.job.Op
+	err := r.callback(l, func() { op.Spread(srcs[:1], srcs) })
 	for _, m := range p.Dst {
 		if err == nil {
-			err = l.copyThere(piece(m), srcs[0])
+			err = r.copy(l, piece(m), kolo.HostMemory(srcs[0]))
 		}
 	}
 	return err
 }
 
-// copyHere brings memory of any device, or of the host, to bytes of the host: that of
-// a peer by way of the lane's device.
-func (l *lane) copyHere(b []byte, m kolo.Memory) error {
-	switch m.Space {
-	case kolo.HostSpace:
-		return l.s.Callback(func(err error) {
-			if err == nil {
-				copy(b, m.Host)
-			}
-		})
-	case l.d.Info().Space:
-		return l.s.Copy(kolo.HostMemory(b), m)
+// copy moves between the host, where a buffer of the lane is, and memory of any device
+// or of the host: that of a peer goes by way of the lane's device.
+func (r *run) copy(l *lane, dst, src kolo.Memory) error {
+	far := dst.Space
+	if far == kolo.HostSpace {
+		far = src.Space
 	}
-	if err := l.s.Copy(l.scratch.Slice(0, m.Size), m); err != nil {
+	switch far {
+	case kolo.HostSpace:
+		return r.callback(l, func() { copy(dst.Host, src.Host) })
+	case l.d.Info().Space:
+		return l.s.Copy(dst, src)
+	}
+	by := l.scratch.Slice(0, dst.Len())
+	if err := l.s.Copy(by, src); err != nil {
 		return err
 	}
-	return l.s.Copy(kolo.HostMemory(b), l.scratch.Slice(0, m.Size))
+	return l.s.Copy(dst, by)
 }
 
-func (l *lane) copyThere(m kolo.Memory, b []byte) error {
-	switch m.Space {
-	case kolo.HostSpace:
-		return l.s.Callback(func(err error) {
-			if err == nil {
-				copy(m.Host, b)
-			}
-		})
-	case l.d.Info().Space:
-		return l.s.Copy(m, kolo.HostMemory(b))
+// callback has f called by the lane's stream, unless that has failed by then. The job is
+// not done before: a device that is lost while f runs leaves the memory to f.
+func (r *run) callback(l *lane, f func()) error {
+	r.left.Add(1)
+	err := l.s.Callback(func(err error) {
+		defer r.ended(nil, nil, nil)
+		if err == nil {
+			f()
+		}
+	})
+	if err != nil {
+		r.left.Add(-1) // Start counts, and is not over
 	}
-	if err := l.s.Copy(l.scratch.Slice(0, m.Size), kolo.HostMemory(b)); err != nil {
-		return err
-	}
-	return l.s.Copy(m, l.scratch.Slice(0, m.Size))
+	return err
 }
 
 // lane is the run's lane of a device: a free one, or one that is made.
@@ -318,27 +326,36 @@ func (r *run) lane(d *device) (*lane, error) {
 	if l := r.lanes[d]; l != nil {
 		return l, nil
 	}
-	e := r.e
-	e.mu.Lock()
-	var l *lane
-	if list := e.lanes[d]; len(list) > 0 {
-		l = list[len(list)-1]
-		e.lanes[d] = list[:len(list)-1]
-	}
-	e.mu.Unlock()
+	at := lanePlace{d, r.job.Priority}
+	l := r.e.take(at)
 	if l == nil {
-		l = &lane{d: d}
+		l = &lane{lanePlace: at}
 		var err error
 		if l.scratch, err = d.Device.Alloc(laneScratch); err != nil {
 			return nil, err
 		}
-		if l.s, err = d.Device.NewStream(npu.StreamConfig{Name: "collectives", Priority: r.job.Priority}); err != nil {
+		if l.s, err = d.Device.NewStream(npu.StreamConfig{Name: "collectives", Priority: at.priority}); err != nil {
 			_ = d.Device.Free(l.scratch) // err is told
 			return nil, err
 		}
 	}
 	r.lanes[d] = l
 	return l, nil
+}
+
+// take takes a free lane, nil if there is none. Where one has to be made, those of
+// devices that were closed are forgotten: it may be a device that was opened again.
+func (e *engine) take(at lanePlace) *lane {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if list := e.lanes[at]; len(list) > 0 {
+		e.lanes[at] = list[:len(list)-1]
+		return list[len(list)-1]
+	}
+	e.v.core.Lock()
+	defer e.v.core.Unlock()
+	maps.DeleteFunc(e.lanes, func(x lanePlace, _ []*lane) bool { return x.d.Closed() })
+	return nil
 }
 
 // finish ends Start: each lane tells when it has come to its end, the last completes
@@ -371,8 +388,8 @@ func (r *run) ended(t channel.Turn, l *lane, err error) {
 	if p := r.err.Load(); p != nil {
 		cause = fmt.Errorf("a move between devices: %w", *p)
 	}
+	defer r.over()
 	r.job.Done(t, cause)
-	r.over()
 }
 
 // putBack keeps a lane for the next job, made anew if it has failed.
@@ -382,5 +399,5 @@ func (e *engine) putBack(l *lane, err error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.lanes[l.d] = append(e.lanes[l.d], l)
+	e.lanes[l.lanePlace] = append(e.lanes[l.lanePlace], l)
 }

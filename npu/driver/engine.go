@@ -23,10 +23,11 @@ type Engine struct {
 	core  *Core
 	host  channel.Engine
 	hooks EngineHooks
-	open  sync.WaitGroup
 	ended func()
 
-	closed atomic.Bool
+	mu     sync.Mutex
+	open   sync.WaitGroup // jobs with memory of devices; none is added once it is closed
+	closed bool
 }
 
 // Engine makes an engine. Jobs of host memory alone are given to host, which stays its
@@ -39,20 +40,30 @@ func (c *Core) Engine(host channel.Engine, h EngineHooks) *Engine {
 
 // Start begins a job. After Close one with memory of a device gets kolo.ErrClosed.
 func (e *Engine) Start(t channel.Turn, j *channel.Job) {
-	switch far := !hostOnly(j); {
-	case far && e.closed.Load():
-		j.Done(t, fmt.Errorf("%w: the engine of driver %s", kolo.ErrClosed, e.core.cfg.Name))
-	case far:
-		e.open.Add(1)
-		e.hooks.Start(t, j, e.ended)
-	case e.host != nil:
+	switch near := hostOnly(j); {
+	case near && e.host != nil:
 		e.host.Start(t, j)
-	default:
-		for i := range j.Parts {
-			Spread(j, &j.Parts[i])
+	case near:
+		var err error
+		for i := 0; i < len(j.Parts) && err == nil; i++ {
+			err = Spread(j, &j.Parts[i])
 		}
-		j.Done(t, nil)
+		j.Done(t, err)
+	case e.begins():
+		e.hooks.Start(t, j, e.ended)
+	default:
+		j.Done(t, fmt.Errorf("%w: the engine of driver %s", kolo.ErrClosed, e.core.cfg.Name))
 	}
+}
+
+// begins counts a job, unless the engine is closed.
+func (e *Engine) begins() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.open.Add(1)
+	}
+	return !e.closed
 }
 
 // Reaches says whether the memory is the host's or that of a device that is open.
@@ -72,15 +83,23 @@ func (e *Engine) Lend(done *atomic.Uint32, priority int, call int64) {
 	}
 }
 
-// Close waits for the jobs that were started with devices. It may be called again.
+// Close waits for the jobs that were started with devices, however long these take: a
+// device that hangs is closed first, which ends its jobs. It may be called again.
 func (e *Engine) Close() {
-	e.closed.Store(true)
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
 	e.open.Wait()
 	e.hooks.Close()
 }
 
 // Spread does a part of a job whose memory is all the host's.
-func Spread(j *channel.Job, p *channel.Part) { j.Op.Spread(hosts(p.Dst), hosts(p.Src)) }
+func Spread(j *channel.Job, p *channel.Part) error {
+	return Protect(func() error {
+		j.Op.Spread(hosts(p.Dst), hosts(p.Src))
+		return nil
+	})
+}
 
 func hostOnly(j *channel.Job) bool {
 	elsewhere := func(m kolo.Memory) bool { return m.Space != kolo.HostSpace }

@@ -2,8 +2,11 @@ package driver_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -243,4 +246,49 @@ func opened(t *testing.T, devices int) (*plain, []npu.Device) {
 		list = append(list, d)
 	}
 	return p, list
+}
+
+// late counts the jobs that reach a driver after its part of the engine was closed.
+type late struct {
+	closed atomic.Bool
+	after  atomic.Int64
+}
+
+func (e *late) Start(t channel.Turn, j *channel.Job, ended func()) {
+	if e.closed.Load() {
+		e.after.Add(1)
+	}
+	j.Done(t, nil)
+	ended()
+}
+
+func (e *late) Close() { e.closed.Store(true) }
+
+// A job that comes while the engine is closed is done or refused; none comes to the
+// driver after that.
+func TestEngineClosedWhileJobsCome(t *testing.T) {
+	p, _ := opened(t, 1)
+	for range 500 {
+		hooks := &late{}
+		e := p.core.Engine(nil, hooks)
+		var starters sync.WaitGroup
+		for range 2 {
+			starters.Go(func() {
+				for refused := false; !refused; {
+					j := &channel.Job{Done: func(_ channel.Turn, err error) {
+						if refused = err != nil; refused && !errors.Is(err, kolo.ErrClosed) {
+							t.Error(err)
+						}
+					}}
+					part := j.Add()
+					part.Dst = append(part.Dst, kolo.Memory{Space: 1 << 30, Size: 8})
+					e.Start(nil, j)
+				}
+			})
+		}
+		runtime.Gosched()
+		e.Close()
+		starters.Wait()
+		require.Zero(t, hooks.after.Load(), "jobs that came to the driver after its end")
+	}
 }
