@@ -174,10 +174,6 @@ func (p *plans) useBoard() {
 // The limits of what is left to the medium between processes.
 const (
 	maxBoardParts = 1024 // parts of a round: ranks, pairs of ranks in AllToAll, or tensors
-	// From here on two copies of private memory, by way of the medium, take longer than the one of
-	// a message: AllToAll of 16 MiB by 4 and 8 processes 12 and 38 ms, and 9 and 21 ms by messages;
-	// Broadcast of 16 MiB by 2 processes 1.8 ms, and 1.3 ms. With 1 MiB the medium was faster.
-	copiesUpTo = 4 << 20
 )
 
 // boardDoes says whether the medium between processes does a call whose class stands for a
@@ -188,9 +184,7 @@ func (p *plans) boardDoes(c *kolo.Call, size int64) bool {
 	case kolo.AllToAllV:
 		return false
 	case kolo.AllToAll, kolo.AllToAllVC:
-		return parts*parts <= maxBoardParts && size <= copiesUpTo
-	case kolo.Broadcast:
-		return parts > 2 || size <= copiesUpTo
+		return parts*parts <= maxBoardParts
 	case kolo.AllReduce:
 		parts = len(c.Counts)
 	}

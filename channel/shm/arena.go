@@ -121,7 +121,7 @@ func (r *region) owed() bool {
 		return false
 	}
 	a := newBoardArea(r.mem)
-	return a.heads[0].number.Load()|a.heads[1].number.Load() != 0
+	return slices.ContainsFunc(a.heads[:], func(h boardHead) bool { return h.number.Load() != 0 })
 }
 
 // learn maps an arena of the peer, or lets one go.

@@ -17,12 +17,14 @@ import (
 // board is this process's part of the medium of a group. Each process writes to an
 // arena of its own, which the others read:
 //
-//	0 blocks written | 64 blocks folded | 128 blocks read | 192 rounds ended | 256, 320 heads of rounds | 384 core
-//	4096 blocks of the contributions, of each rank | blocks of results
+//	0 blocks written | 64 blocks folded | 128 blocks read | 192 rounds ended
+//	256 heads of rounds | 768 core | 832 whether all others' private memory can be read
+//	1024 places of vectors, of each head | 4096 blocks of the contributions, of each rank | blocks of results
 //
-// A round begins with a head: its number, the digest of the call and, if it is small,
-// the contributions themselves. The heads of two rounds take turns: who has ended a round
-// knows that all others have begun it, hence ended the one before.
+// A round begins with a head: its number, the digest of all calls so far and, if it is small,
+// the contributions themselves. A process waits for the heads of those only whose contributions
+// it takes, so the root of a Broadcast runs ahead of the others. A head is written where that of
+// boardHeads rounds before was, when all have ended that one.
 //
 // Larger ones go in blocks, which also take turns (see layout). Each process writes its block,
 // and does the parts that have a destination here: it folds, or copies, what lies in the
@@ -31,10 +33,11 @@ import (
 // two steps of Rabenseifner's algorithm, without messages). Two processes, and slices for
 // which one more wait costs more than the bytes, do with one step: each folds everything.
 //
-// A process whose inputs lie in memory of Alloc writes none of that: the head says where
-// they are, and the others read them in place. Folding that can be shared out then is, so that
-// a share of an input has one reader besides its owner, who writes to it when that one has
-// folded it.
+// A process whose inputs lie in memory of Alloc, or are large and in memory that all others
+// can read with process_vm_readv, writes none of that: the places beside the head say where
+// they are, and the others read them there (whole.go). Folding that can be shared out then is,
+// so that a share of an input has one reader besides its owner, who writes to it when that one
+// has folded it.
 type board struct {
 	d       *Driver
 	group   uint64
@@ -53,18 +56,26 @@ type board struct {
 	losses uint32 // of the driver, when last looked at
 	number uint64 // of the round, from 1 on
 	round  *channel.Round
+	posted bool // its head is written
 	layout layout
+	chain  uint64 // digest of the calls of all rounds
 	// Of the round: the number of its first block since the board was made, and of the last plus 1.
 	first, end          uint64
 	wrote, folded, read uint64    // blocks, since the board was made
-	heads               int       // parties whose heads have come
+	heads               int       // parties whose heads have come, or are not waited for
 	twice               bool      // in two steps
 	shares              bool      // that was so before the heads came
 	inPlace             bool      // the others read this process's inputs where they are
+	shown               bool      // and its output
+	whole               bool      // all do so with all: nothing goes by the arenas
+	all                 bool      // all inputs that this process takes are read where they are
 	moved               time.Time // to another core
 	withdrew            *party    // has given up the round while its inputs were read
 	fence               atomic.Uint32
+	readable            bool // all others can read this process's private memory
 	dsts, srcs          [][]byte
+	scratch             []byte // what is read of private memory before it is folded
+	used                int    // of scratch, for the sources that are listed
 }
 
 // party is one process of the group.
@@ -77,9 +88,31 @@ type party struct {
 	area   boardArea
 	bell   bell
 	region *region
-	// Of the round: the inputs of its ranks, and the regions that they are in; none where they are not.
-	inputs [][]byte
-	within []*region
+	ended  uint64 // at least so many rounds
+	// Of the round: whether this process takes what its ranks give, and the other way round; the
+	// inputs of its ranks and its output, and the regions that they are in; none where they are
+	// not read where they are; the pieces of its share of the output that were taken.
+	gives, takes bool
+	inputs       []vector
+	output       vector
+	within       []*region
+	private      bool // some of that is private memory
+	process      process
+	taken        int
+}
+
+// vector is memory of a party: mapped here, or private.
+type vector struct {
+	mem  []byte
+	addr uint64 // in its process, of private memory
+}
+
+// at is a vector that begins later.
+func (v vector) at(off int64) vector {
+	if v.addr != 0 {
+		return vector{addr: v.addr + uint64(off)}
+	}
+	return vector{mem: v.mem[off:]}
 }
 
 // row is where the contribution of a rank is: which place of which party, or here.
@@ -91,21 +124,26 @@ type row struct {
 // boardArea are the words of an arena. Those of a peer may be anything at any time.
 type boardArea struct {
 	wrote, folded, read, ended *atomic.Uint64
-	heads                      [2]boardHead
+	heads                      [boardHeads]boardHead
 	core                       *atomic.Uint64 // that its process was last seen on
+	reads                      *atomic.Uint64 // whether it can read the others' private memory: readsAll, or another number; 0: not known
 }
 
 type boardHead struct {
 	number, digest *atomic.Uint64
-	data           []byte
+	data, places   []byte
 }
 
 const (
-	boardInline = 48        // bytes of contributions in a head, or of places
-	boardPlace  = 16        // bytes of a place: region, offset
-	placesFrom  = 128 << 10 // bytes of a rank's input from which one more wait costs less than a copy
+	boardInline = 48 // bytes of contributions in a head
+	boardHeads  = 8  // that take turns
+	boardPlace  = 16 // bytes of a place: region and offset, or 0 and address
+	boardPlaces = 16 // beside a head: inputs, then the output
+	placesAt    = 1024
+	readsAll    = 1
 	boardData   = 4096
-	boardTurns  = 4 // blocks that take turns
+	boardTurns  = 4         // blocks that take turns
+	placesFrom  = 128 << 10 // bytes of a rank's input in memory of Alloc from which one more wait costs less than a copy
 	// The arenas that a core reads and writes at a time should fit its second cache.
 	boardMost  = 128 << 10
 	boardLeast = 16 << 10
@@ -116,13 +154,16 @@ const (
 func newBoardArea(mem []byte) boardArea {
 	_ = mem[boardData-1]
 	word := func(at int) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer(&mem[at])) }
-	a := boardArea{wrote: word(0), folded: word(64), read: word(128), ended: word(192), core: word(384)}
+	a := boardArea{wrote: word(0), folded: word(64), read: word(128), ended: word(192), core: word(768), reads: word(832)}
 	for i := range a.heads {
-		at := 256 + 64*i
-		a.heads[i] = boardHead{number: word(at), digest: word(at + 8), data: mem[at+16 : at+16+boardInline]}
+		at, places := 256+64*i, placesAt+boardPlaces*boardPlace*i
+		a.heads[i] = boardHead{word(at), word(at + 8), mem[at+16:][:boardInline:boardInline], mem[places:][:boardPlaces*boardPlace]}
 	}
 	return a
 }
+
+// head is that of a round.
+func (a *boardArea) head(round uint64) *boardHead { return &a.heads[round%boardHeads] }
 
 // Spans says whether all ranks are reached, and are of several processes.
 func (d *Driver) Spans(ranks []kolo.Rank) bool {
@@ -228,6 +269,8 @@ func (b *board) Post(t channel.Turn, r *channel.Round) {
 	b.round = r
 	b.withdrew = nil
 	b.number++
+	b.chain = chained(b.chain, r.Digest)
+	b.posted = false
 	b.losses = 0 // those of before count as well
 	b.heads = 0
 	b.first, b.end = b.end, b.end+b.layout.blocks
@@ -235,24 +278,82 @@ func (b *board) Post(t channel.Turn, r *channel.Round) {
 	if b.d.crowded.Load() {
 		b.here()
 	}
-	h := &b.mine.area.heads[b.number%2]
-	if b.layout.blocks == 0 { // before the head, which tells of it
-		b.fillHead(h.data)
-	} else {
-		b.inPlace = b.showPlaces(h)
-		b.shares = b.layout.twice && (b.inPlace || len(b.parties) > 1 && b.layout.slots[0].length > onceUpTo)
-		b.twice = b.shares
-		b.skip()
-		b.write()
-	}
-	h.digest.Store(r.Digest)
-	h.number.Store(b.number)
-	b.ring()
+	b.relate()
+	b.begin()
 	b.open.Store(true)
 	b.mu.Unlock()
 	b.advance(t)
 	if !b.open.Load() {
 		b.d.polls.Add(1) // it was as good as a Poll
+	}
+}
+
+// chained is the digest of a list of calls and one more.
+func chained(list, call uint64) uint64 {
+	x := (list ^ call) * 0x9e3779b97f4a7c15
+	return x ^ x>>29
+}
+
+// begin writes the head of the round, if all have ended the one that was there, and says
+// whether it did.
+func (b *board) begin() bool {
+	if b.number > boardHeads && !(b.ready && b.haveEnded(b.number-boardHeads)) {
+		return false
+	}
+	b.posted = true
+	h := b.mine.area.head(b.number)
+	if b.layout.blocks == 0 { // before the head, which tells of it
+		b.fillHead(h.data)
+	} else {
+		b.inPlace, b.shown = b.showPlaces(h)
+		b.shares = b.layout.twice && (b.inPlace || len(b.parties) > 1 && b.layout.slots[0].length > onceUpTo)
+		b.twice = b.shares
+		b.skip()
+		b.write()
+	}
+	h.digest.Store(b.chain)
+	h.number.Store(b.number)
+	b.ring()
+	return true
+}
+
+// haveEnded says whether all others have ended a round. Their words are read only where what was
+// seen of them before does not say so: every read costs their owners a line of the cache.
+func (b *board) haveEnded(round uint64) bool {
+	for i := range b.parties {
+		q := &b.parties[i]
+		if q.ended < round {
+			if q.ended = q.area.ended.Load(); q.ended < round {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// relate notes who takes part in the round with what this process gives or takes.
+func (b *board) relate() {
+	all := b.layout.twice && b.layout.blocks > 0
+	for i := range b.parties {
+		b.parties[i].gives, b.parties[i].takes = all, all
+	}
+	for i := range b.round.Parts {
+		if all {
+			return
+		}
+		p := &b.round.Parts[i]
+		if len(p.Dst) > 0 {
+			for k := range b.parties {
+				q := &b.parties[k]
+				q.gives = q.gives || p.From == channel.EveryRank || b.seats.of[p.From] == q.at
+			}
+		}
+		if len(p.Src) > 0 {
+			for k := range b.parties {
+				q := &b.parties[k]
+				q.takes = q.takes || p.To == channel.EveryRank || b.seats.of[p.To] == q.at
+			}
+		}
 	}
 }
 
@@ -278,10 +379,10 @@ func (b *board) advance(t channel.Turn) (found bool) {
 		return false
 	}
 	ended, err := false, error(nil)
-	if found, err = b.gather(); err == nil && b.ready {
+	if found, err = b.gather(); err == nil && b.ready && (b.posted || b.begin()) {
 		var more bool
 		if more, err = b.meet(); err == nil && b.heads == len(b.parties) {
-			if more, ended = b.move(); b.withdrew != nil {
+			if more, ended, err = b.move(); b.withdrew != nil {
 				err = fmt.Errorf("%w: %v has given up the call", kolo.ErrLost, b.withdrew.p)
 			}
 		}
@@ -321,6 +422,7 @@ func (b *board) gather() (found bool, err error) {
 		}
 	}
 	if b.ready = all; all {
+		b.tellReads()
 		b.ring() // they may have waited for the head in vain
 	}
 	return found, nil
@@ -360,8 +462,15 @@ func (b *board) bereft() error {
 			continue
 		}
 		a := &q.area
-		if a.heads[b.number%2].number.Load() != b.number || b.layout.blocks > 0 && (a.wrote.Load() < b.end ||
-			b.twice && a.folded.Load() < b.end || (b.wrote < b.end || b.inPlace) && a.read.Load() < b.end) {
+		switch {
+		case !b.posted:
+			if a.ended.Load()+boardHeads < b.number {
+				return err
+			}
+		case q.gives && a.head(b.number).number.Load() != b.number:
+			return err
+		case b.layout.blocks > 0 && (q.gives && a.wrote.Load() < b.end || b.twice && a.folded.Load() < b.end ||
+			(b.wrote < b.end || b.inPlace && q.takes) && a.read.Load() < b.end):
 			return err
 		}
 	}
@@ -371,21 +480,26 @@ func (b *board) bereft() error {
 // meet looks for the heads of the others.
 func (b *board) meet() (found bool, err error) {
 	for b.heads < len(b.parties) {
-		h := &b.parties[b.heads].area.heads[b.number%2]
-		if h.number.Load() != b.number {
-			return found, nil
-		}
-		if h.digest.Load() != b.round.Digest {
-			return found, fmt.Errorf("%w: %v has made another call", kolo.ErrMismatch, b.parties[b.heads].p)
-		}
-		if b.layout.blocks > 0 {
-			if there, err := b.visit(&b.parties[b.heads], h); !there {
-				return found, err
+		q := &b.parties[b.heads]
+		if q.gives {
+			h := q.area.head(b.number)
+			if h.number.Load() != b.number {
+				return found, nil
+			}
+			q.ended = b.number - 1 // who has begun a round
+			if h.digest.Load() != b.chain {
+				return found, fmt.Errorf("%w: %v has made another call", kolo.ErrMismatch, q.p)
+			}
+			if b.layout.blocks > 0 {
+				if there, err := b.visit(q, h); !there {
+					return found, err
+				}
 			}
 		}
 		found = true
-		if b.heads++; b.heads == len(b.parties) {
+		if b.heads++; b.heads == len(b.parties) && b.layout.blocks > 0 {
 			b.losses = 0 // what a lost process owes depends on how many steps there are
+			b.settle()
 		}
 	}
 	return found, nil
@@ -401,7 +515,7 @@ func (b *board) Level(t channel.Turn) (done, all int64, behind []int) {
 			if w.party < 0 {
 				continue
 			}
-			if q := &b.parties[w.party]; q.mem == nil || b.awaits(&q.area) {
+			if q := &b.parties[w.party]; q.mem == nil || b.awaits(q) {
 				behind = append(behind, i)
 			}
 		}

@@ -35,11 +35,17 @@ const tableGroup = 77
 
 // newTable makes a driver for each list of ranks, and a board of all of them.
 func newTable(t testing.TB, ranks ...[]kolo.Rank) *table {
+	return newTableOf(t, func(*Driver) {}, ranks...)
+}
+
+// newTableOf is newTable with drivers that are configured before they join.
+func newTableOf(t testing.TB, configure func(*Driver), ranks ...[]kolo.Rank) *table {
 	b := &table{ranks: ranks}
 	var peers []channel.Peer
 	for range ranks {
 		d, err := New(channel.Config{Job: "board", Engine: noEngine{}})
 		require.NoError(t, err)
+		configure(d.(*Driver))
 		b.drivers = append(b.drivers, d.(*Driver))
 	}
 	t.Cleanup(func() {
@@ -279,31 +285,44 @@ func TestBoardWithForeignPlaces(t *testing.T) {
 	q := &b.parties[0]
 	number, _ := tab.drivers[1].regionOf(tab.shared[1].Host)
 	room := uint64(tab.shared[1].Len())
+	const private = 1 << 20 // an address
 	for _, c := range []struct {
 		name           string
-		number, offset uint64
-		there, wrong   bool
+		shows          uint64
+		input, output  place
+		there, private bool
 	}{
-		{"private memory", 0, 0, true, false},
-		{"no memory", 0, 5, false, true},
-		{"all of it", uint64(number), room - size, true, false},
-		{"one byte too many", uint64(number), room - size + 1, false, true},
-		{"behind the end", uint64(number), room + 1, false, true},
-		{"an offset that wraps", uint64(number), ^uint64(0) - 8, false, true},
-		{"no number of memory", uint64(number) | 1<<32, 0, false, true},
-		{"memory of which nothing is known yet", uint64(number) + 1, 0, false, false},
+		{"nothing", placesNone, place{0, 5}, place{}, true, false},
+		{"an address of nothing", placesInputs, place{}, place{}, false, false},
+		{"all of it", placesInputs, place{uint64(number), room - size}, place{}, true, false},
+		{"one byte too many", placesInputs, place{uint64(number), room - size + 1}, place{}, false, false},
+		{"behind the end", placesInputs, place{uint64(number), room + 1}, place{}, false, false},
+		{"an offset that wraps", placesInputs, place{uint64(number), ^uint64(0) - 8}, place{}, false, false},
+		{"no number of memory", placesInputs, place{uint64(number) | 1<<32, 0}, place{}, false, false},
+		{"private memory", placesInputs, place{0, private}, place{}, true, true},
+		{"private memory that wraps", placesInputs, place{0, ^uint64(0) - size + 2}, place{}, false, false},
+		{"an output", placesAll, place{uint64(number), 0}, place{0, private}, true, true},
+		{"an output behind the end", placesAll, place{0, private}, place{uint64(number), room}, false, false},
+		{"more than there is", placesAll + 1, place{uint64(number), 0}, place{uint64(number), 0}, false, false},
 	} {
-		h := boardHead{data: make([]byte, boardInline)}
-		binary.NativeEndian.PutUint64(h.data, c.number)
-		binary.NativeEndian.PutUint64(h.data[8:], c.offset)
+		h := boardHead{data: make([]byte, boardInline), places: make([]byte, boardPlaces*boardPlace)}
+		binary.NativeEndian.PutUint64(h.data, c.shows)
+		h.setPlace(0, c.input)
+		h.setPlace(1, c.output)
 		there, err := b.visit(q, &h)
-		if there != c.there || (err != nil) != c.wrong {
-			t.Errorf("%s: there %v, %v", c.name, there, err)
+		if there != c.there || (err == nil) != c.there || q.private != c.private {
+			t.Errorf("%s: there %v, private %v, %v", c.name, there, q.private, err)
 		}
 		b.leavePlaces(nil)
 		require.Empty(t, q.inputs, c.name)
 		require.Zero(t, q.p.regions[number].users, c.name)
 	}
+	h := boardHead{data: make([]byte, boardInline), places: make([]byte, boardPlaces*boardPlace)}
+	binary.NativeEndian.PutUint64(h.data, placesInputs)
+	h.setPlace(0, place{uint64(number) + 1, 0})
+	there, err := b.visit(q, &h)
+	require.NoError(t, err)
+	require.False(t, there, "memory of which nothing is known yet")
 }
 
 // TestBoardTakesVectorsBack cancels a round whose vectors others may read in place: who
@@ -334,7 +353,7 @@ func TestBoardTakesVectorsBack(t *testing.T) {
 	q := &other.parties[0]
 	other.number++
 	other.round = &channel.Round{}
-	there, err := other.visit(q, &q.area.heads[other.number%2])
+	there, err := other.visit(q, &q.area.heads[other.number%boardHeads])
 	require.NoError(t, err)
 	require.True(t, there)
 	require.Nil(t, other.gaveUp())

@@ -9,34 +9,57 @@ import (
 )
 
 // move carries the bytes, as far as the others have come.
-func (b *board) move() (found, ended bool) {
+func (b *board) move() (found, ended bool, err error) {
 	if b.layout.blocks == 0 {
 		b.foldHeads()
-		return true, true
+		return true, true, nil
 	}
-	for more := true; more && b.withdrew == nil; found = found || more {
+	if b.whole {
+		return b.moveWhole()
+	}
+	for more := true; more && b.withdrew == nil && err == nil; found = found || more {
 		more = b.write()
-		if b.folded < b.wrote && b.others(wroteWord, b.folded) {
-			b.fold()
+		if b.folded < b.wrote && b.givers(b.folded) {
+			err = b.fold()
 			more = true
 		}
-		if b.twice && b.read < b.folded && b.others(foldedWord, b.read) {
+		if b.twice && b.read < b.folded && b.everyone(foldedWord, b.read) {
 			b.fetch()
 			more = true
 		}
 	}
 	// Who reads inputs where they are must have done so; where folding was shared out, it has.
-	return found, b.read == b.end && b.wrote == b.end && (!b.inPlace || b.twice || b.others(readWord, b.end-1))
+	return found, b.read == b.end && b.wrote == b.end && (!b.inPlace || b.twice || b.takers()), err
 }
 
 func wroteWord(a *boardArea) *atomic.Uint64  { return a.wrote }
 func foldedWord(a *boardArea) *atomic.Uint64 { return a.folded }
 func readWord(a *boardArea) *atomic.Uint64   { return a.read }
 
-// others says whether all other processes are past a block.
-func (b *board) others(word func(*boardArea) *atomic.Uint64, block uint64) bool {
+// everyone says whether all other processes are past a block.
+func (b *board) everyone(word func(*boardArea) *atomic.Uint64, block uint64) bool {
 	for i := range b.parties {
 		if word(&b.parties[i].area).Load() <= block {
+			return false
+		}
+	}
+	return true
+}
+
+// givers says whether all of whom this process takes have written a block.
+func (b *board) givers(block uint64) bool {
+	for i := range b.parties {
+		if q := &b.parties[i]; q.gives && q.area.wrote.Load() <= block {
+			return false
+		}
+	}
+	return true
+}
+
+// takers says whether all who take of this process have read everything.
+func (b *board) takers() bool {
+	for i := range b.parties {
+		if q := &b.parties[i]; q.takes && q.area.read.Load() < b.end {
 			return false
 		}
 	}
@@ -79,7 +102,7 @@ func (b *board) skip() {
 // read what was there.
 func (b *board) write() bool {
 	c := b.wrote
-	if c >= b.end || c >= boardTurns && !(b.ready && b.read > c-boardTurns && b.others(readWord, c-boardTurns)) {
+	if c >= b.end || c >= boardTurns && !(b.ready && b.read > c-boardTurns && b.everyone(readWord, c-boardTurns)) {
 		return false
 	}
 	if !b.inPlace {
@@ -125,16 +148,26 @@ func (b *board) share(place int, n int64) (from, to int64) {
 
 // fold does the next block of the parts that have a destination here, and this process's
 // share of what is shared out.
-func (b *board) fold() {
+func (b *board) fold() error {
 	c := b.folded
 	for i := range b.layout.slots {
 		t, p := &b.layout.slots[i], &b.round.Parts[i]
 		off, n := t.slice(c - b.first)
 		from, to, out := int64(0), n, b.twice && t.shared
-		if out {
+		switch {
+		case out:
 			from, to = b.share(b.mine.at, n)
+		case len(p.Dst) == 0:
+			continue
+		case b.direct(t): // all of it in the first block
+			if c == b.first {
+				if err := b.foldSpan(t, p, 0, t.length); err != nil {
+					return err
+				}
+			}
+			continue
 		}
-		if from == to || len(p.Dst) == 0 && !out {
+		if from == to {
 			continue
 		}
 		b.dsts = b.dsts[:0]
@@ -144,50 +177,58 @@ func (b *board) fold() {
 		if out {
 			b.dsts = append(b.dsts, b.result(&b.mine, t, c, n)[from:to])
 		}
-		b.sources(t, p, c, from, to)
+		if err := b.sources(t, p, c, from, to); err != nil {
+			return err
+		}
 		b.round.Op.Spread(b.dsts, b.srcs)
 	}
 	if b.withdrew = b.gaveUp(); b.withdrew != nil {
-		return
+		return nil
 	}
-	b.folded++
-	if b.twice {
+	switch {
+	case b.twice:
+		b.folded++
 		b.mine.area.folded.Store(b.folded)
-	} else {
+	case b.all:
+		b.folded, b.read = b.end, b.end
+		b.mine.area.read.Store(b.read)
+	default:
+		b.folded++
 		b.read++
 		b.mine.area.read.Store(b.read)
 	}
 	b.ring()
+	return nil
 }
 
 // sources lists bytes from to to of a part's slice, of all who give.
-func (b *board) sources(t *slot, p *channel.Share, block uint64, from, to int64) {
-	b.srcs = b.srcs[:0]
+func (b *board) sources(t *slot, p *channel.Share, block uint64, from, to int64) error {
+	b.srcs, b.used = b.srcs[:0], 0
 	if t.from != channel.EveryRank {
-		b.srcs = append(b.srcs, b.source(t, p, 0, b.rows[t.from], block, from, to))
-		return
+		return b.source(t, p, 0, b.rows[t.from], block, from, to)
 	}
 	for _, w := range b.rows {
-		b.srcs = append(b.srcs, b.source(t, p, w.local, w, block, from, to))
+		if err := b.source(t, p, w.local, w, block, from, to); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
-// source is where bytes from to to of a slice of a rank are. i is its place among this
-// process's sources, if it is of this process.
-func (b *board) source(t *slot, p *channel.Share, i int, w row, block uint64, from, to int64) []byte {
+// source appends to the list of sources where bytes from to to of a slice of a rank are. i
+// is its place among this process's sources, if it is of this process.
+func (b *board) source(t *slot, p *channel.Share, i int, w row, block uint64, from, to int64) error {
 	off, n := t.slice(block - b.first)
 	q := &b.mine
-	switch {
-	case w.party >= 0:
+	if w.party >= 0 {
 		q = &b.parties[w.party]
-		if len(q.inputs) > 0 {
-			return q.inputs[w.local][t.at+off+from : t.at+off+to]
-		}
-	case !b.round.Trades || t.from == channel.EveryRank:
-		return p.Src[i].Host[off+from : off+to]
+	}
+	if len(q.inputs) > 0 || w.party < 0 && (!b.round.Trades || t.from == channel.EveryRank) {
+		return b.span(t, p, i, w, off+from, off+to)
 	}
 	at := b.turn(q, block) + b.layout.contribution(t, q.at, w.local)
-	return q.mem[at:][from:min(to, n)]
+	b.srcs = append(b.srcs, q.mem[at:][from:min(to, n)])
+	return nil
 }
 
 // fetch reads the shares of a block that the others have folded.
@@ -256,5 +297,5 @@ func (b *board) inHead(t *slot, p *channel.Share, i int, w row) []byte {
 	} else if !b.round.Trades || t.from == channel.EveryRank {
 		return p.Src[i].Host
 	}
-	return q.area.heads[b.number%2].data[b.layout.contribution(t, q.at, w.local):][:t.length]
+	return q.area.head(b.number).data[b.layout.contribution(t, q.at, w.local):][:t.length]
 }

@@ -29,7 +29,7 @@ func (b *board) needed() bool {
 	}
 	core := b.here()
 	for i := range b.parties {
-		if a := &b.parties[i].area; a.core.Load() == core && b.awaits(a) {
+		if q := &b.parties[i]; q.area.core.Load() == core && b.awaits(q) {
 			return true
 		}
 	}
@@ -37,16 +37,21 @@ func (b *board) needed() bool {
 }
 
 // awaits says whether the round waits for a process.
-func (b *board) awaits(a *boardArea) bool {
+func (b *board) awaits(q *party) bool {
+	a := &q.area
 	switch {
+	case !b.posted:
+		return a.ended.Load()+boardHeads < b.number
 	case b.heads < len(b.parties):
-		return a.heads[b.number%2].number.Load() != b.number
+		return q.gives && a.head(b.number).number.Load() != b.number
+	case b.whole && b.read < b.end:
+		return a.folded.Load() < b.end
 	case b.folded < b.wrote:
-		return a.wrote.Load() <= b.folded
+		return q.gives && a.wrote.Load() <= b.folded
 	case b.twice && b.read < b.folded:
 		return a.folded.Load() <= b.read
 	}
-	return a.read.Load() < b.end // for room, or for inputs
+	return (q.takes || b.wrote < b.end) && a.read.Load() < b.end // for room, or for inputs
 }
 
 // spread moves this process to the core that has the fewest of the group, if its own has

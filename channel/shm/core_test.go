@@ -15,18 +15,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newSeated is a table of processes with a rank each, which have met.
-func newSeated(t *testing.T, n int) *table {
+// newSeated is a table of processes with a rank each, which have met and know what they can
+// read of each other.
+func newSeated(t *testing.T, n int) *table { return newSeatedOf(t, n, func(*Driver) {}) }
+
+func newSeatedOf(t *testing.T, n int, configure func(*Driver)) *table {
 	var ranks [][]kolo.Rank
 	for r := range n {
 		ranks = append(ranks, []kolo.Rank{kolo.Rank(r)})
 	}
-	b := newTable(t, ranks...)
+	b := newTableOf(t, configure, ranks...)
 	var wg sync.WaitGroup
 	for i := range n {
-		wg.Go(func() { // ends with the round
-			if err := b.round(i, 0, 5, n, true); err != nil {
-				t.Errorf("process %d: %v", i, err)
+		wg.Go(func() { // ends with the rounds
+			for number := range 2 {
+				if err := b.round(i, number, 5, n, true); err != nil {
+					t.Errorf("process %d: %v", i, err)
+				}
 			}
 		})
 	}
@@ -69,12 +74,12 @@ func TestWaiterYieldsToWhoNeedsItsCore(t *testing.T) {
 	b.d.crowded.Store(true)
 	check("both are elsewhere", false, away, away)
 	check("one is here", true, away, 0)
-	core(2).mine.area.heads[b.number%2].number.Store(b.number) // it has come
+	core(2).mine.area.heads[b.number%boardHeads].number.Store(b.number) // it has come
 	check("who is here has come", false, away, 0)
 	check("who has not come is here", true, 0, away)
 	b.d.crowded.Store(false)
 	check("there are cores for all", true, away, away)
-	core(2).mine.area.heads[b.number%2].number.Store(0)
+	core(2).mine.area.heads[b.number%boardHeads].number.Store(0)
 }
 
 // TestProcessesSpreadOverCores: the last of several processes on one core moves, and may

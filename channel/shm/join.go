@@ -52,7 +52,7 @@ type note struct {
 }
 
 const (
-	version     = 1
+	version     = 2
 	joinWithin  = 10 * time.Second
 	comesWithin = 500 * time.Millisecond // from a hello that was taken to its peer's being up
 	maxGuests   = 256                    // handshakes at a time

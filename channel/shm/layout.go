@@ -21,6 +21,8 @@ import (
 type layout struct {
 	blocks uint64 // 0: the heads hold everything
 	twice  bool   // the folding of some part may be shared out
+	one    bool   // the only part is from all to all
+	grain  int64  // bytes that are read at once of an input that is read where it is: the most of a part
 	slots  []slot
 	places []int64 // of slots of every rank: where each process has its contributions; -1: nowhere
 	inputs []int64 // bytes of the input of each rank
@@ -60,6 +62,7 @@ func (l *layout) same(parts []channel.Share) bool {
 // lay makes the layout of the parts.
 func (l *layout) lay(s *seats, parts []channel.Share) error {
 	l.slots, l.places, l.twice = l.slots[:0], l.places[:0], false
+	l.grain, l.one = 0, len(parts) == 1 && parts[0].From == channel.EveryRank && parts[0].To == channel.EveryRank
 	l.inputs = append(l.inputs[:0], make([]int64, len(s.of))...)
 	for i := range parts {
 		p := &parts[i]
@@ -78,6 +81,11 @@ func (l *layout) lay(s *seats, parts []channel.Share) error {
 			l.inputs[p.From] = max(l.inputs[p.From], p.At+p.Len)
 		}
 		l.twice = l.twice || t.shared
+		grain := t.length
+		if t.shared {
+			grain /= int64(len(s.locals))
+		}
+		l.grain = max(l.grain, grain)
 		l.slots = append(l.slots, t)
 	}
 	if l.pack(s, 0) {

@@ -23,75 +23,151 @@ func (d *Driver) regionOf(m []byte) (number uint32, offset uint64) {
 	return 0, 0
 }
 
-// showPlaces writes to a head where this process's inputs are, if all are in memory of
-// Alloc and one is large, and says whether that is so.
-func (b *board) showPlaces(h *boardHead) bool {
-	clear(h.data)
+// What the first word of a large round's head says: which places are beside it.
+const (
+	placesNone = iota
+	placesInputs
+	placesAll // the output's too
+)
+
+// place is where a vector of a process lies: in a region, which the others have mapped, or, with
+// region 0, at an address of its private memory. The zero place is nowhere.
+type place struct{ region, at uint64 }
+
+func (h *boardHead) place(i int) place {
+	b := h.places[i*boardPlace:][:boardPlace]
+	return place{binary.NativeEndian.Uint64(b), binary.NativeEndian.Uint64(b[8:])}
+}
+
+func (h *boardHead) setPlace(i int, p place) {
+	b := h.places[i*boardPlace:][:boardPlace]
+	binary.NativeEndian.PutUint64(b, p.region)
+	binary.NativeEndian.PutUint64(b[8:], p.at)
+}
+
+// placeOf is where memory of this process lies for the others, and whether they reach it.
+func (b *board) placeOf(m []byte) (p place, reached bool) {
+	number, offset := b.d.regionOf(m)
+	switch {
+	case number != 0:
+		return place{uint64(number), offset}, true
+	case b.canBeRead() && b.layout.grain >= privateFrom:
+		return place{0, uint64(uintptr(unsafe.Pointer(&m[0])))}, true
+	}
+	return place{}, false
+}
+
+// showPlaces writes beside a head where this process's inputs are, if all are where the others
+// reach them and reading them there is worth a wait. It says whether it did, and whether the
+// output of a part that is all from all to all is shown as well.
+func (b *board) showPlaces(h *boardHead) (inputs, output bool) {
+	shows := placesNone
+	if b.placeInputs(h) {
+		shows = placesInputs
+		if b.placeOutput(h) {
+			shows = placesAll
+		}
+	}
+	binary.NativeEndian.PutUint64(h.data, uint64(shows))
+	return shows != placesNone, shows == placesAll
+}
+
+func (b *board) placeInputs(h *boardHead) bool {
 	inputs := b.round.Inputs
-	if len(inputs)*boardPlace > len(h.data) || len(inputs) != b.mine.locals || b.round.Trades {
+	if len(inputs) >= boardPlaces || len(inputs) != b.mine.locals || b.round.Trades {
 		return false
 	}
 	large := false
 	for i, r := range b.mine.ranks {
 		n := b.layout.inputs[r]
+		h.setPlace(i, place{})
 		if n == 0 {
 			continue
 		}
-		number, offset := uint32(0), uint64(0)
-		if inputs[i].Len() >= n {
-			number, offset = b.d.regionOf(inputs[i].Host)
-		}
-		if number == 0 {
-			clear(h.data)
+		if inputs[i].Len() < n {
 			return false
 		}
-		large = large || n >= placesFrom
-		binary.NativeEndian.PutUint64(h.data[i*boardPlace:], uint64(number))
-		binary.NativeEndian.PutUint64(h.data[i*boardPlace+8:], offset)
-	}
-	if !large {
-		clear(h.data)
+		p, reached := b.placeOf(inputs[i].Host)
+		// What is shared out to be folded goes by the arenas as fast.
+		if !reached || p.region == 0 && b.layout.twice {
+			return false
+		}
+		large = large || p.region == 0 || n >= placesFrom
+		h.setPlace(i, p)
 	}
 	return large
+}
+
+func (b *board) placeOutput(h *boardHead) bool {
+	if !b.layout.one {
+		return false
+	}
+	p, reached := b.placeOf(b.round.Parts[0].Dst[0].Host)
+	h.setPlace(b.mine.locals, p)
+	return reached
 }
 
 // visit finds the inputs of a process whose head has come. They are not there as long as
 // this process has not heard of the memory that they are in.
 func (b *board) visit(q *party, h *boardHead) (there bool, err error) {
-	data := [boardInline]byte(h.data) // what is judged may not change afterwards
-	if data == [boardInline]byte{} {
+	shows := binary.NativeEndian.Uint64(h.data) // what is judged may not change afterwards
+	if shows == placesNone {
 		return true, nil
 	}
-	if q.locals*boardPlace > len(data) {
-		return false, fmt.Errorf("%w: %v shows the places of %d vectors", kolo.ErrLost, q.p, q.locals)
+	if shows > placesAll || q.locals >= boardPlaces || shows == placesAll && !b.layout.one {
+		return false, fmt.Errorf("%w: %v shows the places of %d vectors in a way that is not known", kolo.ErrLost, q.p, q.locals)
 	}
 	q.p.mu.Lock()
 	defer q.p.mu.Unlock()
 	for i, rank := range q.ranks {
-		size := uint64(b.layout.inputs[rank])
-		number, offset := binary.NativeEndian.Uint64(data[i*boardPlace:]), binary.NativeEndian.Uint64(data[i*boardPlace+8:])
-		if size == 0 {
-			q.inputs = append(q.inputs, nil)
-			continue
+		v, there, err := b.vector(q, h.place(i), uint64(b.layout.inputs[rank]))
+		if !there {
+			b.leave(q)
+			return false, err
 		}
-		r := q.p.regions[uint32(number)]
-		switch {
-		case number == 0 || number>>32 != 0 || r != nil && (offset > uint64(len(r.mem)) || size > uint64(len(r.mem))-offset):
+		q.inputs = append(q.inputs, v)
+	}
+	if shows == placesAll {
+		v, there, err := b.vector(q, h.place(q.locals), uint64(b.layout.slots[0].length))
+		if !there {
 			b.leave(q)
-			return false, fmt.Errorf("%w: %v shows %d bytes at %d of its memory %d", kolo.ErrLost, q.p, size, offset, number)
-		case r == nil && q.p.state == lost:
-			b.leave(q)
-			return false, q.p.lost
-		case r == nil:
-			b.leave(q)
-			return false, nil
+			return false, err
 		}
-		r.users++
-		q.within = append(q.within, r)
-		q.inputs = append(q.inputs, r.mem[offset:][:size:size])
+		q.output = v
 	}
 	b.twice = b.layout.twice
 	return true, nil
+}
+
+// vector is the memory at a place of a process; the peer's lock is held.
+func (b *board) vector(q *party, at place, size uint64) (v vector, there bool, err error) {
+	if size == 0 {
+		return v, true, nil
+	}
+	r := q.p.regions[uint32(at.region)]
+	wrong := false
+	switch {
+	case at.region == 0:
+		wrong = at.at == 0 || at.at+size < at.at || !q.p.reads
+	case at.region>>32 != 0:
+		wrong = true
+	case r != nil:
+		wrong = at.at > uint64(len(r.mem)) || size > uint64(len(r.mem))-at.at
+	}
+	switch {
+	case wrong:
+		return v, false, fmt.Errorf("%w: %v shows %d bytes at %d of its memory %d", kolo.ErrLost, q.p, size, at.at, at.region)
+	case q.p.state == lost && (r == nil || at.region == 0):
+		return v, false, q.p.lost
+	case at.region == 0:
+		q.private, q.process = true, q.p.process
+		return vector{addr: at.at}, true, nil
+	case r == nil:
+		return v, false, nil
+	}
+	r.users++
+	q.within = append(q.within, r)
+	return vector{mem: r.mem[at.at:][:size:size]}, true, nil
 }
 
 // leave lets the memory go that the inputs of a process are in; its lock is held.
@@ -104,14 +180,16 @@ func (b *board) leave(q *party) {
 	clear(q.within)
 	clear(q.inputs)
 	q.within, q.inputs = q.within[:0], q.inputs[:0]
+	q.output, q.private, q.process = vector{}, false, process{}
 }
 
-// gaveUp is a process that has taken its inputs back, or nil. It is asked when they have
-// been read, and before that is told.
+// gaveUp is a process that has taken its vectors back or is gone, or nil. It is asked when they
+// have been read, and before that is told.
 func (b *board) gaveUp() *party {
 	b.fence.Add(1) // what was read was read before
 	for i := range b.parties {
-		if q := &b.parties[i]; len(q.inputs) > 0 && q.area.heads[b.number%2].number.Load() != b.number {
+		q := &b.parties[i]
+		if len(q.inputs) > 0 && (q.area.head(b.number).number.Load() != b.number || q.private && !q.process.alive()) {
 			return q
 		}
 	}
@@ -122,11 +200,11 @@ func (b *board) gaveUp() *party {
 // has failed takes this process's own back: its ranks may write to it from here on.
 func (b *board) leavePlaces(err error) {
 	if err != nil && b.inPlace {
-		b.mine.area.heads[b.number%2].number.Store(0)
+		b.mine.area.head(b.number).number.Store(0)
 	}
-	b.inPlace = false
+	b.inPlace, b.shown, b.whole = false, false, false
 	for i := range b.parties {
-		if q := &b.parties[i]; len(q.within) > 0 {
+		if q := &b.parties[i]; len(q.inputs) > 0 {
 			q.p.mu.Lock()
 			b.leave(q)
 			q.p.mu.Unlock()
