@@ -124,7 +124,7 @@ func joinAndMeet(ctx context.Context, worlds []*rank.World) error {
 	return nil
 }
 
-// loopUntilLost makes large AllReduces until one fails, and goes on with who is left.
+// loopUntilLost makes large AllReduces, or other calls, until one fails, and goes on with who is left.
 func loopUntilLost(ctx context.Context, w *rank.World) error {
 	count := 16 << 20
 	if n, err := strconv.Atoi(os.Getenv("KOLO_TEST_COUNT")); err == nil {
@@ -132,7 +132,15 @@ func loopUntilLost(ctx context.Context, w *rank.World) error {
 	}
 	buf := make([]float32, count)
 	for i := 0; ; i++ {
-		err := rank.AllReduce(ctx, w.Group(), buf, kolo.Sum)
+		var err error
+		switch os.Getenv("KOLO_TEST_CALL") {
+		case "AllGather": // whose vectors shm reads where they are
+			err = rank.AllGather(ctx, w.Group(), buf, buf[int(w.Rank())*count/w.Size():][:count/w.Size()])
+		case "Broadcast":
+			err = rank.Broadcast(ctx, w.Group(), buf, kolo.Rank(i%w.Size()))
+		default:
+			err = rank.AllReduce(ctx, w.Group(), buf, kolo.Sum)
+		}
 		if err == nil && os.Getenv("KOLO_TEST_MESH") != "" { // by the links of all pairs
 			err = rank.AllToAll(ctx, w.Group(), make([]float32, w.Size()), make([]float32, w.Size()))
 		}

@@ -57,6 +57,14 @@ func TestKilledProcessIsReportedAtOnceAndTheOthersGoOn(t *testing.T) {
 			}
 		})
 	}
+	for _, call := range []string{"AllGather", "Broadcast"} { // others read the victim's memory
+		t.Run(call, func(t *testing.T) {
+			for victim := range 3 {
+				d := strike(t, syscall.SIGKILL, victim, "KOLO_TEST_TRANSPORT=shm", "KOLO_TEST_CALL="+call)
+				t.Logf("rank %d: reported after %v", victim, d)
+			}
+		})
+	}
 }
 
 // Rank 0 has served the rendezvous; once the world is complete nobody needs that.
@@ -66,9 +74,11 @@ func TestKilledRankZeroIsALossAsAnyOther(t *testing.T) {
 }
 
 func TestStoppedProcessIsFoundByItsSilence(t *testing.T) {
-	d := strike(t, syscall.SIGSTOP, 2)
-	t.Logf("reported after %v", d)
-	require.Greater(t, d, time.Second)
+	for _, call := range []string{"AllReduce", "AllGather"} {
+		d := strike(t, syscall.SIGSTOP, 2, "KOLO_TEST_CALL="+call)
+		t.Logf("%s: reported after %v", call, d)
+		require.Greater(t, d, time.Second)
+	}
 }
 
 // pair is a process that has one other, of rank 5, for a heart without a clock.

@@ -169,3 +169,32 @@ func TestMediumBetweenProcessesIsThatOfOne(t *testing.T) {
 		})
 	}
 }
+
+// A Barrier has no data, and is over when the last rank has come to it.
+func TestBarrierBetweenProcesses(t *testing.T) {
+	for _, transport := range []string{"shm", "tcp"} {
+		t.Run(transport, func(t *testing.T) {
+			worlds := worldsOf(together(t, Config{Transport: transport, Rank: rank.Config{Timeout: patience}}, 1, 1, 1))
+			for range 20 {
+				var works []rank.Work
+				for i, w := range worlds {
+					for k, work := range works { // the others have had time to look
+						sent := rank.SendAsync(w.Group(), []int32{1}, kolo.Rank(k), 0)
+						require.NoError(t, rank.Recv(t.Context(), worlds[k].Group(), make([]int32, 1), kolo.Rank(i), 0))
+						require.NoError(t, sent.Wait(t.Context()))
+						select {
+						case <-work.Done():
+							t.Fatalf("rank %d has passed a barrier before rank %d came: %v", k, i, work.Wait(t.Context()))
+						default:
+						}
+					}
+					works = append(works, rank.BarrierAsync(w.Group()))
+				}
+				for _, work := range works {
+					require.NoError(t, work.Wait(t.Context()))
+				}
+			}
+			closeAll(t, worlds)
+		})
+	}
+}

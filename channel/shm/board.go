@@ -331,9 +331,10 @@ func (b *board) haveEnded(round uint64) bool {
 	return true
 }
 
-// relate notes who takes part in the round with what this process gives or takes.
+// relate notes who takes part in the round with what this process gives or takes. In a round
+// without parts, a Barrier, all wait for all.
 func (b *board) relate() {
-	all := b.layout.twice && b.layout.blocks > 0
+	all := b.layout.twice && b.layout.blocks > 0 || len(b.round.Parts) == 0
 	for i := range b.parties {
 		b.parties[i].gives, b.parties[i].takes = all, all
 	}

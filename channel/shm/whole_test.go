@@ -80,6 +80,25 @@ func TestRootRunsAhead(t *testing.T) {
 	}
 }
 
+// A round without parts ends when all have begun it.
+func TestBarrierWaitsForAll(t *testing.T) {
+	tab := newSeated(t, 3)
+	for k := range 2 * boardHeads {
+		var waits []func() error
+		for i := range tab.boards {
+			for _, j := range tab.boards[:i] {
+				b := j.(*board)
+				b.advance(nil)
+				require.True(t, b.open.Load(), "barrier %d has ended before process %d came", k, i)
+			}
+			waits = append(waits, tab.post(i, &channel.Round{Digest: uint64(k)}))
+		}
+		for _, wait := range waits {
+			require.NoError(t, wait())
+		}
+	}
+}
+
 // A root that has run ahead with another call than the others is found out in the next round that
 // takes something of it.
 func TestEarlierCallsThatDiffer(t *testing.T) {
