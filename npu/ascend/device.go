@@ -187,7 +187,11 @@ func (d *device) Lose(cause error) {
 }
 
 // Tell has f called by the goroutine that calls users.
-func (d *device) Tell(f func()) { d.callOut(f) }
+func (d *device) Tell(f func()) {
+	d.callOut(func() {
+		_ = driver.Protect(func() error { f(); return nil }) // of a panic there is nobody to tell
+	})
+}
 
 // lose notes that the device cannot be relied on: everything on it ends, now.
 func (d *device) lose(cause error) {

@@ -81,10 +81,11 @@ func (h hooks) Begin(t *driver.Task) {
 		t.End(nil)
 	case t.Kind == npu.TaskCall:
 		k.s.d.callOut(func() {
-			err := t.Call()
-			h.v.core.Enter()
-			defer h.v.core.Leave()
-			t.End(err)
+			t.Call(func(err error) {
+				h.v.core.Enter()
+				defer h.v.core.Leave()
+				t.End(err)
+			})
 		})
 	case t.Kind == npu.TaskRecord:
 		k.begins()

@@ -243,23 +243,31 @@ func (d *device) stopReports() {
 
 // callUsers calls what users gave, one after the other.
 func (d *device) callUsers() {
+	ended := false
+	defer func() {
+		if !ended { // one of them has ended the goroutine
+			go d.callUsers() // ends when run does
+		}
+	}()
 	for {
 		d.v.core.Lock()
-		list := d.calls
-		d.calls = nil
-		ending := d.ending
+		var f func()
+		if len(d.calls) > 0 {
+			f = d.calls[0]
+			d.calls[0] = nil
+			d.calls = d.calls[1:]
+		}
+		ended = f == nil && d.ending
 		d.v.core.Unlock()
-		for _, f := range list {
+		switch {
+		case f != nil:
 			f()
-		}
-		if len(list) > 0 {
-			continue
-		}
-		if ending {
+		case ended:
 			close(d.ended)
 			return
+		default:
+			<-d.serve
 		}
-		<-d.serve
 	}
 }
 

@@ -239,6 +239,15 @@ func Protect(f func() error) (err error) {
 	return f()
 }
 
+// Settle calls f and then tells then what came of it: its error, its panic as Protect has
+// it, or that it has ended the goroutine, as a test that fails does. The goroutine ends
+// behind that.
+func Settle(f func() error, then func(error)) {
+	err := fmt.Errorf("%w: the function has ended its goroutine, by runtime.Goexit or FailNow of a test", npu.ErrFault)
+	defer func() { then(err) }()
+	err = Protect(f)
+}
+
 // receive waits for an answer, or for the context. An answer that is there counts also
 // where the context has ended.
 func receive(ctx context.Context, done <-chan error, wrap func(string, error) error) error {

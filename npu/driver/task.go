@@ -38,16 +38,18 @@ func (c *Core) task(op string, kind npu.TaskKind) *Task {
 // begins.
 func (t *Task) Syncs() bool { return t.synced != nil }
 
-// Call calls the user's function of a Callback, without the lock. Its error is for End.
-func (t *Task) Call() error {
-	err := Protect(func() error {
+// Call calls the user's function of a Callback, without the lock, and gives then the error
+// for End, also where the function panics or ends its goroutine: see Settle.
+func (t *Task) Call(then func(error)) {
+	Settle(func() error {
 		t.call(t.why)
 		return nil
+	}, func(err error) {
+		if err != nil {
+			err = t.Stream.Error(t.Op, err)
+		}
+		then(err)
 	})
-	if err != nil {
-		return t.Stream.Error(t.Op, err)
-	}
-	return nil
 }
 
 // End ends a task that has begun. An error fails its stream, unless the task was

@@ -87,26 +87,39 @@ func (p *plain) Close(ctx context.Context) error {
 }
 
 func (p *plain) run() {
+	ended := false
+	defer func() {
+		if !ended { // a callback has ended the goroutine
+			p.ended.Go(p.run) // ends with Close
+		}
+	}()
 	for k := range p.tasks {
-		var err error
 		switch {
 		case k.Kind == npu.TaskCall && !k.Syncs():
-			err = k.Call()
+			k.Call(func(err error) { p.end(k, err) })
 		case k.do != nil:
-			if err = driver.Protect(k.do); err != nil {
+			err := driver.Protect(k.do)
+			if err != nil {
 				err = k.Stream.Error(k.Op, err)
 			}
+			p.end(k, err)
+		default:
+			p.end(k, nil)
 		}
-		if k.Own == nil { // no task: somebody was told of a loss
-			continue
-		}
-		p.core.Enter()
-		if k.Kind == npu.TaskRecord && k.Mark.Latest(&k.Task.Task) {
-			k.Event.Stamp = time.Since(p.start)
-		}
-		k.End(err)
-		p.core.Leave()
 	}
+	ended = true
+}
+
+func (p *plain) end(k *work, err error) {
+	if k.Own == nil { // no task: somebody was told of a loss
+		return
+	}
+	p.core.Enter()
+	defer p.core.Leave()
+	if k.Kind == npu.TaskRecord && k.Mark.Latest(&k.Task.Task) {
+		k.Event.Stamp = time.Since(p.start)
+	}
+	k.End(err)
 }
 
 func (p *plain) Enter() time.Duration { return time.Since(p.start) }

@@ -73,6 +73,7 @@ func checks() []check {
 		{"NotifyIsOneBit", checkNotifyBit},
 		{"NotifyBetweenStreams", checkNotifyStreams},
 		{"Callbacks", checkCallbacks},
+		{"CallbacksThatDoNotReturn", checkCallbacksThatDoNotReturn},
 		{"ErrorsStay", checkErrorsStay},
 		{"ErrorsTravel", checkErrorsTravel},
 		{"Abort", checkAbort},

@@ -2,6 +2,7 @@ package nputest
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"github.com/kolo-ccl/kolo"
@@ -163,6 +164,27 @@ func checkCallbacks(r *rig) {
 		require.Equal(r, i, receive(r, order))
 	}
 	require.Equal(r, "anything", string(r.read(m, s)))
+}
+
+// A callback that panics, or ends its goroutine as a test that fails does, fails its stream
+// and nothing else.
+func checkCallbacksThatDoNotReturn(r *rig) {
+	other := r.stream(r.d)
+	for name, f := range map[string]func(){"panics": func() { panic("nputest: wanted") }, "ends its goroutine": runtime.Goexit} {
+		s := r.stream(r.d)
+		after := make(chan error, 1)
+		gate := r.gate(s) // so that what comes behind is accepted
+		r.callback(s, func(error) { f() })
+		r.callback(s, func(err error) { after <- err })
+		r.ok(gate.Set())
+		require.ErrorIs(r, receive(r, after), npu.ErrFault, name)
+		require.ErrorIs(r, s.Sync(r.ctx), npu.ErrFault, name)
+		seen := make(chan error, 1)
+		r.callback(other, func(err error) { seen <- err })
+		require.NoError(r, receive(r, seen), name)
+		s.Abort(nil)
+		r.sync(s)
+	}
 }
 
 func checkErrorsStay(r *rig) {

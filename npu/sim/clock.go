@@ -3,6 +3,8 @@ package sim
 import (
 	"container/heap"
 	"time"
+
+	"github.com/kolo-ccl/kolo/npu/driver"
 )
 
 // clock is the time of a cluster and what is to happen in it. In one sentence: a
@@ -40,25 +42,31 @@ func (k *clock) now() time.Duration {
 // schedule has do happen at a moment. The lock is held.
 func (c *Cluster) schedule(at time.Duration, do func()) { c.add(event{at: at, do: do}) }
 
-// run has f called at a moment without the lock, and then with it, in no time. c.mu
-// is held.
-func (c *Cluster) run(at time.Duration, f func(), then func()) {
+// run has f called at a moment without the lock, and then with it and what came of f, in
+// no time: see driver.Settle. The lock is held.
+func (c *Cluster) run(at time.Duration, f func() error, then func(error)) {
 	c.add(event{at: at, run: func() {
-		f()
-		c.core.Lock()
-		defer c.core.Unlock()
-		c.clock.at = at
-		then()
-		c.core.Turn()
+		driver.Settle(f, func(err error) {
+			c.core.Lock()
+			defer c.core.Unlock()
+			c.clock.at = at
+			then(err)
+			c.core.Turn()
+		})
 	}})
 }
 
-// call has f called as run does, but f is the host's and takes its time.
-func (c *Cluster) call(at time.Duration, f func(), then func()) {
-	c.run(at, f, func() {
-		c.clock.at = max(at, c.clock.now())
-		then()
-	})
+// call has a callback called as run does, but that is the host's and takes its time.
+func (c *Cluster) call(at time.Duration, t *driver.Task) {
+	c.add(event{at: at, run: func() {
+		t.Call(func(err error) {
+			c.core.Lock()
+			defer c.core.Unlock()
+			c.clock.at = max(at, c.clock.now())
+			t.End(err)
+			c.core.Turn()
+		})
+	}})
 }
 
 func (c *Cluster) add(e event) {
@@ -102,6 +110,11 @@ func (c *Cluster) pump() {
 		return
 	}
 	k.pumping = true
+	defer func() { // also where what was called has ended the goroutine: the next one goes on
+		k.pumping = false
+		c.arm()
+		c.settle()
+	}()
 	for len(k.events) > 0 && (k.fast || k.events[0].at <= k.now()) {
 		e := heap.Pop(&k.events).(event)
 		k.at, k.latest = e.at, max(k.latest, e.at)
@@ -110,13 +123,15 @@ func (c *Cluster) pump() {
 			c.core.Turn()
 			continue
 		}
-		c.core.Unlock()
-		e.run()
-		c.core.Lock()
+		c.unlocked(e.run)
 	}
-	k.pumping = false
-	c.arm()
-	c.settle()
+}
+
+// unlocked calls f without the lock, which is held.
+func (c *Cluster) unlocked(f func()) {
+	c.core.Unlock()
+	defer c.core.Lock()
+	f()
 }
 
 // settle notices that a closed cluster has nothing more to do. The lock is held.

@@ -80,7 +80,9 @@ func (d *device) Lose(cause error) {
 }
 
 // Tell has f called by the goroutine of the clock.
-func (d *device) Tell(f func()) { d.c.run(d.c.clock.at, f, func() {}) }
+func (d *device) Tell(f func()) {
+	d.c.run(d.c.clock.at, func() error { f(); return nil }, func(error) {}) // of a panic there is nobody to tell
+}
 
 // Finish gives the slot back.
 func (d *device) Finish([]*driver.Stream, []*npu.Block) { d.c.core.Vacate(d.Device) }

@@ -246,13 +246,14 @@ func (r *run) chainDone(err error) {
 // finish computes the bytes and completes the job.
 func (r *run) finish(err error) {
 	c := r.c
-	c.run(c.clock.at, func() {
-		if err == nil {
-			err = driver.Protect(r.compute)
+	c.run(c.clock.at, func() error {
+		if err != nil {
+			return err
 		}
-	}, func() {
+		return r.compute()
+	}, func(err error) {
 		r.release()
-		c.run(c.clock.at, func() { r.job.Done(nil, err) }, r.ended)
+		c.run(c.clock.at, func() error { r.job.Done(nil, err); return nil }, func(error) { r.ended() })
 	})
 }
 

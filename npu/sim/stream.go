@@ -96,8 +96,7 @@ func (h hooks) Begin(t *driver.Task) {
 	case t.Syncs():
 		c.schedule(at, func() { t.End(nil) })
 	case t.Kind == npu.TaskCall:
-		var failed error
-		c.call(at, func() { failed = t.Call() }, func() { t.End(failed) })
+		c.call(at, t)
 	case t.Kind == npu.TaskRecord:
 		if t.Mark.Latest(&t.Task) {
 			t.Event.Stamp = at
@@ -133,7 +132,7 @@ func (c *Cluster) launch(k *task, at time.Duration) {
 			end(err)
 			return
 		}
-		c.run(c.clock.at, func() { err = driver.Protect(k.effect) }, func() { end(err) })
+		c.run(c.clock.at, k.effect, end)
 	}
 	c.start(k.work, at)
 }
