@@ -219,6 +219,8 @@ func (j *Job) Run(ctx context.Context) error {
 	defer ask(nil)
 	unhook := context.AfterFunc(ctx, func() { ask(context.Cause(ctx)) })
 	defer unhook()
+	keeper := newKeeper()
+	defer keeper.close()
 	var wg sync.WaitGroup
 	ended := make(chan *Failure)
 	list := j.places()
@@ -227,7 +229,7 @@ func (j *Job) Run(ctx context.Context) error {
 			p.on = on[i]
 		}
 		// ends with its process, which ends soon after stop
-		wg.Go(func() { ended <- j.process(stop, p, out, errs) })
+		wg.Go(func() { ended <- j.process(stop, p, keeper, out, errs) })
 	}
 	first := j.watch(stop, ask, len(list), ended, log)
 	wg.Wait()
@@ -270,8 +272,8 @@ func (j *Job) watch(stop context.Context, ask context.CancelCauseFunc, left int,
 	return first
 }
 
-// errAsked is why a process was ended by the launcher.
-var errAsked = errors.New("ended because another process had failed")
+// errAsked is why a process ended that the launcher did not want to go on.
+var errAsked = errors.New("ended when it was asked to")
 
 func say(log io.Writer, format string, args ...any) {
 	_, _ = fmt.Fprintf(log, "kolo run: "+format+"\n", args...) // the exit code says the rest

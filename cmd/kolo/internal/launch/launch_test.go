@@ -1,14 +1,17 @@
 package launch
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,7 +25,71 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if script := os.Getenv(launcherEnv); script != "" { // this is the launcher that a test kills
+		j := &Job{Args: []string{"sh", "-c", script}, Hosts: []Host{{"", 2}}, Grace: time.Second, Out: os.Stdout, Now: time.Now}
+		fmt.Fprintln(os.Stderr, j.Run(context.Background()))
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// launcherEnv names the script of a launcher of its own.
+const launcherEnv = "KOLO_TEST_LAUNCHER"
+
+// Nothing is left when the launcher is killed, also nothing that its processes have started.
+func TestKilledLauncherLeavesNothing(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no groups of processes here")
+	}
+	shell(t, 0, "")
+	for name, end := range map[string]func(c *exec.Cmd, out io.Closer) error{
+		"killed":                  func(c *exec.Cmd, _ io.Closer) error { return c.Process.Kill() },
+		"nobody reads its output": func(_ *exec.Cmd, out io.Closer) error { return out.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := exec.Command(os.Args[0], "-test.run=^$")
+			c.Env = append(os.Environ(), launcherEnv+`=sleep 100 & echo $!; while :; do echo on; sleep 0.01; done`)
+			out, err := c.StdoutPipe()
+			require.NoError(t, err)
+			require.NoError(t, c.Start())
+			var pids []int
+			for lines := bufio.NewScanner(out); len(pids) < 2 && lines.Scan(); {
+				if pid, err := strconv.Atoi(lines.Text()); err == nil {
+					pids = append(pids, pid)
+				}
+			}
+			require.Len(t, pids, 2)
+			require.NoError(t, end(c, out))
+			_ = c.Wait() // killed
+			for _, pid := range pids {
+				require.Eventually(t, func() bool { return ended(pid) }, 20*time.Second, 10*time.Millisecond)
+			}
+		})
+	}
+}
+
+// ended says whether a process is gone, or a zombie that nobody waits for.
+func ended(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err == nil {
+		_, state, _ := strings.Cut(string(b), ") ")
+		return strings.HasPrefix(state, "Z")
+	}
+	return syscall.Kill(pid, 0) != nil
+}
+
+// What a process has left behind with its output is ended, and that is said.
+func TestOutputThatIsKept(t *testing.T) {
+	j, r := shell(t, 1, `sleep 100 & echo $!`)
+	j.Grace, j.Prefix = 100*time.Millisecond, ""
+	err := j.Run(t.Context())
+	require.ErrorIs(t, err, exec.ErrWaitDelay)
+	require.ErrorContains(t, err, "it has ended, but what it had started kept its output for 100ms and was killed")
+	pid, err := strconv.Atoi(strings.TrimSpace(r.out.String()))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return ended(pid) }, 20*time.Second, 10*time.Millisecond)
+}
 
 // ran is what a job wrote.
 type ran struct{ out, err, log bytes.Buffer }
@@ -163,8 +230,14 @@ func TestRemoteShell(t *testing.T) {
 	require.Equal(t, []string{"[0] to a\n", "[1] to a\n", "[3] to b\n", "[4] to a\n"}, sorted(r.err.String()))
 }
 
-// What a remote shell has started ends with it.
+// What a remote shell has started ends with it, also what does not heed the signal.
 func TestRemoteProgramEndsWithItsShell(t *testing.T) {
+	for name, script := range map[string]string{"obedient": `echo $$; exec sleep 100`, "stubborn": `trap '' TERM; echo $$; while :; do sleep 0.1; done`} {
+		t.Run(name, func(t *testing.T) { testRemoteProgramEnds(t, script) })
+	}
+}
+
+func testRemoteProgramEnds(t *testing.T, script string) {
 	dir := t.TempDir()
 	remote := filepath.Join(dir, "remote")
 	// Like sshd, it puts the command into a session of its own.
@@ -173,7 +246,7 @@ func TestRemoteProgramEndsWithItsShell(t *testing.T) {
 		t.Skip("no setsid here")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	j, _ := shell(t, 1, `echo $$; exec sleep 100`)
+	j, _ := shell(t, 1, script)
 	j.Hosts, j.Shell = []Host{{"far", 1}}, []string{remote}
 	j.Grace = 100 * time.Millisecond
 	var text bytes.Buffer
@@ -181,7 +254,7 @@ func TestRemoteProgramEndsWithItsShell(t *testing.T) {
 	require.Error(t, j.Run(ctx))
 	pid, err := strconv.Atoi(strings.TrimSpace(text.String()))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) != nil }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return ended(pid) }, 20*time.Second, 10*time.Millisecond)
 }
 
 type doorbellTo struct {

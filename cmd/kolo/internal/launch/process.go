@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"strings"
 )
 
 // process runs one process to its end; nil if it ended well.
-func (j *Job) process(stop context.Context, p place, out, errs *sink) *Failure {
+func (j *Job) process(stop context.Context, p place, k *keeper, out, errs *sink) *Failure {
 	c := j.command(stop, p)
 	o, e := out.lines(j.label(p.rank)), errs.lines(j.label(p.rank))
 	defer o.flush()
@@ -33,8 +34,13 @@ func (j *Job) process(stop context.Context, p place, out, errs *sink) *Failure {
 		return &Failure{Rank: p.rank, Host: p.host.Name, Code: 127, Err: fmt.Errorf("start: %w", err)}
 	}
 	pid := c.Process.Pid
+	k.begun(pid)
 	err := c.Wait()
 	kill(pid) // what it has started and left behind
+	k.ended(pid)
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = fmt.Errorf("it has ended, but what it had started kept its output for %v and was killed: %w", j.Grace, err)
+	}
 	if err == nil {
 		return nil
 	}
@@ -76,14 +82,15 @@ func (j *Job) command(stop context.Context, p place) *exec.Cmd {
 	for _, a := range j.Args {
 		line.WriteString(" " + quote(a))
 	}
-	line.WriteString(onEOF)
+	fmt.Fprintf(&line, onEOF, int(math.Ceil(j.Grace.Seconds())))
 	args := append(append([]string{}, j.Shell[1:]...), p.host.Name, line.String())
 	return exec.CommandContext(stop, j.Shell[0], args...)
 }
 
 // onEOF lets a program of another host, whose line it ends, run until its end or until
-// the remote shell's input does: that ends with the launcher, or when it asks.
-const onEOF = ` </dev/null 3<&- & p=$!; { cat <&3; kill -TERM $p; } >/dev/null 2>&1 & w=$!; wait $p; r=$?; kill $w 2>/dev/null; exit $r`
+// the remote shell's input does: that ends with the launcher, or when it asks. What does not
+// end in some seconds then is killed.
+const onEOF = ` </dev/null 3<&- & p=$!; { cat <&3; kill -TERM $p; sleep %d; kill -KILL $p; } >/dev/null 2>&1 & w=$!; wait $p; r=$?; kill $w 2>/dev/null; exit $r`
 
 // quote makes one word for a POSIX shell of s.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -18,3 +18,11 @@ func kill(int) {}
 
 // codeOf is the exit code.
 func codeOf(s *os.ProcessState) int { return s.ExitCode() }
+
+// keeper does nothing: there are no groups of processes.
+type keeper struct{}
+
+func newKeeper() *keeper  { return nil }
+func (*keeper) begun(int) {}
+func (*keeper) ended(int) {}
+func (*keeper) close()    {}
