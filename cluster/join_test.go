@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -70,6 +72,18 @@ func TestRankThatDoesNotComeIsNamedOnAllThatDo(t *testing.T) {
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, []kolo.Rank{1, 3}, e.Ranks)
 	}
+}
+
+// A join that its caller gives up has not met its deadline.
+func TestJoinThatIsGivenUp(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("the user went home")
+	time.AfterFunc(50*time.Millisecond, func() { cancel(why) })
+	_, err := Join(ctx, Config{Rendezvous: "tcp://127.0.0.1:" + freePort(t), Size: 2, Ranks: []kolo.Rank{0}, Timeout: time.Minute, Getenv: noEnv})
+	require.ErrorIs(t, err, kolo.ErrCanceled)
+	require.ErrorIs(t, err, why)
+	require.NotErrorIs(t, err, kolo.ErrDeadline)
+	require.ErrorContains(t, err, "rank 0 waited at the rendezvous")
 }
 
 func TestRendezvousThatIsNotThereIsSaid(t *testing.T) {

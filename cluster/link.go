@@ -270,7 +270,7 @@ func (p *Process) greet(ctx context.Context, peer int) (*link, error) {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return nil, fmt.Errorf("%w: %v cannot be reached from rank %s: %v", kolo.ErrDeadline, it, kolo.RankList(me.Ranks), tried)
+			return nil, fmt.Errorf("%w: %v cannot be reached from rank %s: %v", whyOver(ctx), it, kolo.RankList(me.Ranks), tried)
 		}
 	}
 }

@@ -290,6 +290,14 @@ func (p *Process) connect(ctx context.Context) error {
 	return nil
 }
 
+// whyOver says how the time of a join has ended: by its deadline, or since the caller gave it up.
+func whyOver(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return fmt.Errorf("%w: %w", kolo.ErrCanceled, context.Cause(ctx))
+	}
+	return kolo.ErrDeadline
+}
+
 // late says which processes are waited for in a join.
 func (p *Process) late(ctx context.Context, what string, which func(q int) bool) error {
 	e := &kolo.Error{Rank: kolo.NoRank, Peer: kolo.NoRank}
@@ -302,7 +310,7 @@ func (p *Process) late(ctx context.Context, what string, which func(q int) bool)
 			}
 		}
 	}
-	e.Err = fmt.Errorf("%w: %v %s: %w", kolo.ErrDeadline, names, what, ctx.Err())
+	e.Err = fmt.Errorf("%w: %v %s", whyOver(ctx), names, what)
 	return e
 }
 

@@ -295,6 +295,9 @@ func meet(ctx context.Context, address string, c *tls.Config, h *hello) (*roster
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
+			if why := whyOver(ctx); errors.Is(why, kolo.ErrCanceled) {
+				return nil, nil, fmt.Errorf("%w: rank %s waited at the rendezvous %s, for it or for the others: %w", why, kolo.RankList(h.Member.Ranks), address, last)
+			}
 			return nil, nil, fmt.Errorf("%w: rank %s at the rendezvous %s: %w; it is served by the process of rank 0, or by a standing one: does that run, and can %s be reached from here?",
 				kolo.ErrDeadline, kolo.RankList(h.Member.Ranks), address, last, address)
 		}

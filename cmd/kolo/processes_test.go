@@ -82,6 +82,8 @@ func TestPlaceOfAProcess(t *testing.T) {
 		env              map[string]string
 	}{
 		{"no number", "test reduce", "is no place of a process", map[string]string{"RANK": "x", "WORLD_SIZE": "2"}},
+		{"no size", "test reduce", "set both", map[string]string{"RANK": "1"}},
+		{"no rank", "test reduce", "set both", map[string]string{"WORLD_SIZE": "2"}},
 		{"outside", "test reduce", "is no place of a process", map[string]string{"SLURM_PROCID": "2", "SLURM_NTASKS": "2"}},
 		{"hccs", "test reduce --transport hccs", "joins ranks of one process", map[string]string{"RANK": "0", "WORLD_SIZE": "2"}},
 		{"unknown driver", "test reduce --transport ib", "want one of", nil},

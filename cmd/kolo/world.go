@@ -47,6 +47,9 @@ func (a *app) place() (place, error) {
 		}
 		return place{i, n}, nil
 	}
+	if rank, size := a.getenv(launcher[0].process), a.getenv(launcher[0].processes); rank != size { // one of them is empty
+		return place{}, fmt.Errorf("%w: RANK is %q and WORLD_SIZE %q; set both, or none for ranks of this process alone", kolo.ErrArgument, rank, size)
+	}
 	return place{0, 1}, nil
 }
 
