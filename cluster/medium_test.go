@@ -198,3 +198,21 @@ func TestBarrierBetweenProcesses(t *testing.T) {
 		})
 	}
 }
+
+// Ranks whose earlier calls differed, of which nobody needed anything of the other, are told so in
+// the next call that does: the error is one of all ranks, and says what differs.
+func TestEarlierCallThatDiffered(t *testing.T) {
+	worlds := worldsOf(together(t, Config{Transport: "shm", Rank: rank.Config{Timeout: patience}}, 1, 1, 1))
+	errs := each(worlds, func(w *rank.World) error {
+		g := w.Group()
+		if err := rank.Broadcast(t.Context(), g, data(w.Rank(), 2), w.Rank()); err != nil { // each from itself
+			return fmt.Errorf("the call that differs: %w", err)
+		}
+		return rank.AllReduce(t.Context(), g, data(w.Rank(), 2), kolo.Sum)
+	})
+	for r, err := range errs {
+		t.Logf("rank %d: %v", r, err)
+		require.ErrorIs(t, err, kolo.ErrMismatch, "rank %d", r)
+	}
+	closeAll(t, worlds)
+}

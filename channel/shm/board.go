@@ -3,7 +3,9 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -50,7 +52,10 @@ type board struct {
 	missed  atomic.Bool // somebody has looked in vain, as the lock was taken
 	near    atomic.Bool // a process that is waited for may need this core
 
+	waiting atomic.Int32 // for mu, while it is held by who moves memory
+
 	mu     sync.Mutex
+	moving bool // somebody moves memory, and has left the lock for a moment
 	ready  bool // the others' memory is here
 	broken error
 	losses uint32 // of the driver, when last looked at
@@ -373,6 +378,11 @@ func (b *board) advance(t channel.Turn) (found bool) {
 		b.missed.Store(true)
 		return false
 	}
+	if b.moving {
+		b.mu.Unlock()
+		b.missed.Store(true)
+		return false
+	}
 	b.missed.Store(false)
 	r := b.round
 	if r == nil {
@@ -383,7 +393,11 @@ func (b *board) advance(t channel.Turn) (found bool) {
 	if found, err = b.gather(); err == nil && b.ready && (b.posted || b.begin()) {
 		var more bool
 		if more, err = b.meet(); err == nil && b.heads == len(b.parties) {
-			if more, ended, err = b.move(); b.withdrew != nil {
+			if more, ended, err = b.move(); b.round == nil { // it was canceled in between
+				b.mu.Unlock()
+				return true
+			}
+			if b.withdrew != nil {
 				err = fmt.Errorf("%w: %v has given up the call", kolo.ErrLost, b.withdrew.p)
 			}
 		}
@@ -406,6 +420,29 @@ func (b *board) advance(t channel.Turn) (found bool) {
 	}
 	b.mu.Unlock()
 	return found || b.missed.Load() && b.advance(t)
+}
+
+// errTaken ends the moving of memory whose round was canceled.
+var errTaken = errors.New("the round was canceled")
+
+// enter takes the lock, at the latest when the piece is done that is on its way.
+func (b *board) enter() {
+	b.waiting.Add(1)
+	b.mu.Lock()
+	b.waiting.Add(-1)
+}
+
+// breathe lets those in who wait for the lock, and says whether the round goes on. It is called
+// between pieces of memory: whoever has canceled the round has its memory for himself.
+func (b *board) breathe() bool {
+	b.moving = true
+	for b.waiting.Load() > 0 {
+		b.mu.Unlock()
+		runtime.Gosched()
+		b.mu.Lock()
+	}
+	b.moving = false
+	return b.round != nil
 }
 
 // gather finds the arenas of the other processes.
@@ -489,7 +526,7 @@ func (b *board) meet() (found bool, err error) {
 			}
 			q.ended = b.number - 1 // who has begun a round
 			if h.digest.Load() != b.chain {
-				return found, fmt.Errorf("%w: %v has made another call", kolo.ErrMismatch, q.p)
+				return found, fmt.Errorf("%w: %v has made another call, or had before", kolo.ErrMismatch, q.p)
 			}
 			if b.layout.blocks > 0 {
 				if there, err := b.visit(q, h); !there {
@@ -508,7 +545,7 @@ func (b *board) meet() (found bool, err error) {
 
 // Level says how far the round is: each block is written, folded and read.
 func (b *board) Level(t channel.Turn) (done, all int64, behind []int) {
-	b.mu.Lock()
+	b.enter()
 	if b.round != nil {
 		all = 3 * max(int64(b.end-b.first), 1)
 		done = int64(b.wrote - b.first + b.folded - b.first + b.read - b.first)
@@ -530,7 +567,7 @@ func (b *board) Level(t channel.Turn) (done, all int64, behind []int) {
 
 // Cancel ends the round.
 func (b *board) Cancel(t channel.Turn, cause error) {
-	b.mu.Lock()
+	b.enter()
 	r := b.round
 	b.round = nil
 	b.open.Store(false)
@@ -572,7 +609,7 @@ func (b *board) Close() {
 
 // done says whether the others have ended the rounds that this process has.
 func (b *board) done() bool {
-	b.mu.Lock()
+	b.enter()
 	defer b.mu.Unlock()
 	n := b.mine.area.ended.Load()
 	for i := range b.parties {

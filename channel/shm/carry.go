@@ -27,9 +27,15 @@ func (b *board) move() (found, ended bool, err error) {
 			b.fetch()
 			more = true
 		}
+		if more && !b.breathe() {
+			return true, false, errTaken
+		}
+	}
+	if err != nil { // what the board is made of may be gone
+		return found, false, err
 	}
 	// Who reads inputs where they are must have done so; where folding was shared out, it has.
-	return found, b.read == b.end && b.wrote == b.end && (!b.inPlace || b.twice || b.takers()), err
+	return found, b.read == b.end && b.wrote == b.end && (!b.inPlace || b.twice || b.takers()), nil
 }
 
 func wroteWord(a *boardArea) *atomic.Uint64  { return a.wrote }

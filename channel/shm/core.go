@@ -60,7 +60,9 @@ func (b *board) awaits(q *party) bool {
 // bound to its cache, and may leave eight of them on one core and none on another for
 // seconds. It is a nudge: the kernel may put the process elsewhere at any time.
 func (b *board) spread() {
-	b.mu.Lock()
+	if !b.mu.TryLock() {
+		return
+	}
 	defer b.mu.Unlock()
 	var set unix.CPUSet
 	core := int(b.here())

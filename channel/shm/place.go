@@ -51,7 +51,7 @@ func (b *board) placeOf(m []byte) (p place, reached bool) {
 	switch {
 	case number != 0:
 		return place{uint64(number), offset}, true
-	case b.canBeRead() && b.layout.grain >= privateFrom:
+	case b.canBeRead() && b.layout.grain >= privateFrom && b.d.me.shows(m):
 		return place{0, uint64(uintptr(unsafe.Pointer(&m[0])))}, true
 	}
 	return place{}, false

@@ -3,6 +3,7 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -57,6 +58,25 @@ func (b *board) canBeRead() bool {
 	b.readable = true
 	return true
 }
+
+// shows says whether the kernel reads memory of this process for others. It does not where
+// memory is of a device, or is kept secret (memfd_secret). The ends are tried, and some places
+// between them: a vector seldom is of two kinds of memory.
+func (a address) shows(m []byte) bool {
+	var got [showPoints]byte
+	var from [showPoints]unix.RemoteIovec
+	n := min(2+len(m)>>20, showPoints)
+	for i := range n {
+		from[i] = unix.RemoteIovec{Base: uintptr(unsafe.Pointer(&m[(len(m)-1)/(n-1)*i])), Len: 1}
+	}
+	from[n-1].Base = uintptr(unsafe.Pointer(&m[len(m)-1]))
+	to := unix.Iovec{Base: &got[0], Len: uint64(n)}
+	read, _, e := unix.RawSyscall6(unix.SYS_PROCESS_VM_READV, uintptr(a.Process), uintptr(unsafe.Pointer(&to)), 1, uintptr(unsafe.Pointer(&from[0])), uintptr(n), 0)
+	return e == 0 && int(read) == n
+}
+
+// showPoints are the places that are tried of a vector.
+const showPoints = 16
 
 // settle decides how the round goes, when all heads have come.
 func (b *board) settle() {
@@ -134,6 +154,9 @@ func (b *board) foldSpan(t *slot, p *channel.Share, from, to int64) error {
 			b.dsts = append(b.dsts, m.Host[from:end])
 		}
 		b.round.Op.Spread(b.dsts, b.srcs)
+		if !b.breathe() {
+			return errTaken
+		}
 	}
 	return nil
 }
@@ -169,6 +192,9 @@ func (b *board) copyTo(dst []kolo.Memory, from, to int64, q *party, v vector) er
 		for _, m := range dst[1:] {
 			copy(m.Host[from:end], first)
 		}
+		if !b.breathe() {
+			return errTaken
+		}
 	}
 	return nil
 }
@@ -179,9 +205,20 @@ func (b *board) copyFrom(q *party, to []byte, addr uint64) error {
 		if b.withdrew = b.gaveUp(); b.withdrew != nil {
 			return nil // of which move tells
 		}
-		return fmt.Errorf("%w: %v: %w", kolo.ErrLost, q.p, err)
+		return fmt.Errorf("%w: %v: %w%s", kolo.ErrLost, q.p, err, remedy(err))
 	}
 	return nil
+}
+
+// remedy is what to do about memory that a process has shown and that cannot be read.
+func remedy(err error) string {
+	switch {
+	case errors.Is(err, unix.EFAULT):
+		return ": a part of its vector is memory of a device or kept secret, or was given back during the call; copy it to other memory first"
+	case errors.Is(err, unix.EPERM):
+		return ": the process does not let itself be read any more (PR_SET_DUMPABLE, kernel.yama.ptrace_scope)"
+	}
+	return ""
 }
 
 // moveWhole does the next pieces of an AllReduce that is done whole.

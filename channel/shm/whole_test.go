@@ -6,14 +6,18 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 	"testing"
+	"unsafe"
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
 	"github.com/kolo-ccl/kolo/internal/kernel"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // broadcast is a round of one part from a rank to all; src is nil but for the root.
@@ -146,6 +150,65 @@ func TestBoardReadsPrivateMemory(t *testing.T) {
 	}
 }
 
+// secret is memory that this process alone can read: a stand-in for that of devices.
+func secret(t *testing.T, n int) []byte {
+	fd, _, e := unix.Syscall(unix.SYS_MEMFD_SECRET, 0, 0, 0)
+	if e != 0 {
+		t.Skipf("this kernel has no memory that others cannot read: memfd_secret: %v", e)
+	}
+	defer func() { _ = unix.Close(int(fd)) }() // the mapping stays
+	require.NoError(t, unix.Ftruncate(int(fd), int64(n)))
+	m, err := unix.Mmap(int(fd), 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Skipf("%d bytes of locked memory: %v", n, err)
+	}
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(m)) })
+	return m
+}
+
+// Memory that the kernel does not read for others goes by the arenas, in the calls that it is
+// part of: the root's vector is of that kind, or its end is.
+func TestMemoryThatOthersCannotRead(t *testing.T) {
+	const n = 1 << 20
+	whole := secret(t, n)
+	halves, err := unix.Mmap(-1, 0, 2*n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(halves)) })
+	fd, _, e := unix.Syscall(unix.SYS_MEMFD_SECRET, 0, 0, 0)
+	require.Zero(t, e)
+	require.NoError(t, unix.Ftruncate(int(fd), n/2))
+	half := unsafe.Pointer(&halves[n/2])
+	_, err = unix.MmapPtr(int(fd), 0, half, n/2, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(int(fd)))
+	tab := newSeated(t, 3)
+	for round, src := range [][]byte{whole, numbered(1, n), halves[:n:n], numbered(3, n), halves[n/2 : n : n]} {
+		want := numbered(round, len(src))
+		copy(src, want)
+		digest := uint64(round + 1)
+		wait := tab.post(0, broadcast(digest, 0, len(src), src, nil))
+		b := tab.boards[0].(*board)
+		b.mu.Lock()
+		shown := b.inPlace
+		b.mu.Unlock()
+		require.Equal(t, round%2 == 1, shown, "round %d", round)
+		var wg sync.WaitGroup
+		for i := 1; i < 3; i++ {
+			wg.Go(func() { // ends with the round
+				dst := make([]byte, len(src))
+				if err := tab.post(i, broadcast(digest, 0, len(src), nil, dst))(); err != nil {
+					t.Errorf("round %d, process %d: %v", round, i, err)
+				}
+				if !bytes.Equal(dst, want) {
+					t.Errorf("round %d, process %d has other bytes", round, i)
+				}
+			})
+		}
+		require.NoError(t, wait())
+		wg.Wait()
+	}
+}
+
 // A process that takes private memory back, which the others have not read, gets it at once;
 // they hear of it.
 func TestPrivateMemoryIsTakenBack(t *testing.T) {
@@ -173,6 +236,50 @@ func TestPrivateMemoryIsTakenBack(t *testing.T) {
 	other.withdrew, other.round = nil, nil
 	other.leavePlaces(nil)
 	other.mu.Unlock()
+}
+
+// Who looks at a round or cancels it waits for a piece of a vector, not for all of it; a
+// canceled round writes no more to its memory.
+func TestLargeVectorsLeaveTheLock(t *testing.T) {
+	for _, cancel := range []bool{false, true} {
+		tab := newSeated(t, 2)
+		const n = 64 << 20
+		src, dst := make([]byte, n), make([]byte, n)
+		for i := 0; i < n; i += 4096 {
+			src[i] = 1
+		}
+		wait := tab.post(0, broadcast(1, 0, n, src, nil))
+		reader := tab.boards[1].(*board)
+		looks, through := 0, make(chan struct{})
+		go func() { // ends when it has looked, at the latest when the round has ended
+			defer close(through)
+			for !reader.open.Load() {
+				runtime.Gosched()
+			}
+			for reader.open.Load() {
+				reader.Level(nil)
+				if looks++; looks == 8 && cancel {
+					reader.Cancel(nil, kolo.ErrCanceled)
+					clear(dst)
+				}
+			}
+		}()
+		err := tab.post(1, broadcast(1, 0, n, nil, dst))()
+		<-through
+		require.GreaterOrEqual(t, looks, 8, "cancel %v", cancel)
+		if cancel {
+			require.ErrorIs(t, err, kolo.ErrCanceled)
+			if slices.Max(dst) != 0 {
+				t.Error("a canceled round has written to memory that was given back")
+			}
+			tab.boards[0].Cancel(nil, kolo.ErrCanceled)
+			require.ErrorIs(t, wait(), kolo.ErrCanceled)
+			continue
+		}
+		require.NoError(t, err)
+		require.NoError(t, wait())
+		require.True(t, bytes.Equal(src, dst))
+	}
 }
 
 // Memory that is not there is an error of the round, which names the process.
