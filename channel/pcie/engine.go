@@ -33,10 +33,11 @@ type Config struct {
 type Engine struct {
 	inner channel.Engine
 	cfg   Config
-	open  sync.WaitGroup
-	pool  sync.Pool
+	open  sync.WaitGroup // jobs that are staged; none is added once it is closed
+	pool  sync.Pool      // of *[]byte: bounce buffers
 
 	mu     sync.Mutex
+	closed bool
 	warned map[[2]kolo.Space]bool
 	staged Report
 }
@@ -58,7 +59,10 @@ func NewEngine(inner channel.Engine, c Config) (*Engine, error) {
 		c.Block = DefaultBlock
 	}
 	e := &Engine{inner: inner, cfg: c, warned: map[[2]kolo.Space]bool{}}
-	e.pool.New = func() any { return make([]byte, c.Block) }
+	e.pool.New = func() any {
+		b := make([]byte, c.Block)
+		return &b
+	}
 	return e, nil
 }
 
@@ -70,8 +74,13 @@ func (e *Engine) Lend(done *atomic.Uint32, priority int, call int64) {
 	e.inner.Lend(done, priority, call)
 }
 
-// Close waits for what is staged.
-func (e *Engine) Close() { e.open.Wait() }
+// Close waits for what is staged. A job that is to be staged after that gets kolo.ErrClosed.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
+	e.open.Wait()
+}
 
 // Report says what was staged so far.
 func (e *Engine) Report() Report {
@@ -93,11 +102,10 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 	for i := range j.Parts {
 		bytes += j.Parts[i].Len() * int64(len(j.Parts[i].Src))
 	}
-	e.mu.Lock()
-	e.staged.Jobs++
-	e.staged.Bytes += bytes
-	e.mu.Unlock()
-	e.open.Add(1)
+	if !e.begins(bytes) {
+		j.Done(t, fmt.Errorf("%w: the pcie engine", kolo.ErrClosed))
+		return
+	}
 	s.left.Store(int32(len(s.lanes)) + 1)
 	for i := range s.lanes {
 		l := &s.lanes[i]
@@ -107,6 +115,19 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 		l.run(t)
 	}
 	s.over(t)
+}
+
+// begins counts a job that reads so many bytes, unless the engine is closed.
+func (e *Engine) begins(bytes int64) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	e.staged.Jobs++
+	e.staged.Bytes += bytes
+	e.open.Add(1)
+	return true
 }
 
 // stages says whether a job has a part between devices that have no better way, and
@@ -171,7 +192,7 @@ type lane struct {
 	part  *channel.Part
 	off   int64
 	n     int64
-	at    [][]byte // a bounce buffer for each source
+	at    []*[]byte // a bounce buffer for each source
 	err   error
 	state atomic.Int32 // who goes on: see run
 }
@@ -239,7 +260,7 @@ func (l *lane) prepare() bool {
 		}
 		l.step = stepIn
 		for len(l.at) < len(l.part.Src) {
-			l.at = append(l.at, l.s.e.pool.Get().([]byte))
+			l.at = append(l.at, l.s.e.pool.Get().(*[]byte))
 		}
 	}
 	l.fill()
@@ -254,7 +275,7 @@ func (l *lane) fill() {
 		p := l.job.Add()
 		p.Dst, p.Src = append(p.Dst, dst), append(p.Src, src)
 	}
-	bounce := func(i int) kolo.Memory { return kolo.HostMemory(l.at[i][:l.n:l.n]) }
+	bounce := func(i int) kolo.Memory { return kolo.HostMemory((*l.at[i])[:l.n:l.n]) }
 	switch l.step {
 	case stepIn:
 		for i, m := range l.part.Src {
