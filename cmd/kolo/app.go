@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/cmd/kolo/internal/launch"
 )
 
 // app is what the commands have of the world around them.
@@ -54,6 +55,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 	_, _ = fmt.Fprintf(a.err, "kolo: %s\n", strings.TrimPrefix(err.Error(), "kolo: ")) // if stderr is gone, the code is all there is
 	if usage := (*usageError)(nil); errors.As(err, &usage) {
 		return exitUsage
+	}
+	if f := (*launch.Failure)(nil); errors.As(err, &f) {
+		return f.Code
 	}
 	return exitFailed
 }

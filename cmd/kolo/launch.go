@@ -21,7 +21,8 @@ Each process is told its place as torchrun does: RANK, WORLD_SIZE, LOCAL_RANK,
 LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Its output comes line by line with its
 rank in front. When a process fails, run says which one and how; the others have
 --patience to say what they saw, are then asked to end (SIGTERM), and killed after
---grace. Nothing is left running, also when run itself is killed.
+--grace; with --keep-going they run to their own end. The exit code is that of the process
+that failed first, also then. Nothing is left running, also when run itself is killed.
 
 A host file has a line for each host, "name slots=4"; processes fill the hosts in order.
 Other hosts are reached with --ssh, without a password, and must have the program under
@@ -72,7 +73,7 @@ func (a *app) runCommand() *cobra.Command {
 	s.StringVar(&f.bind, "bind", "none", "what each process is bound to: none, a core, or a share of the cores")
 	s.DurationVar(&f.patience, "patience", 2*time.Second, "how long the others go on after a failure")
 	s.DurationVar(&f.grace, "grace", 5*time.Second, "how long a process that was asked to end may take")
-	s.BoolVar(&f.keepGoing, "keep-going", false, "let the others go on after a failure for as long as they like")
+	s.BoolVar(&f.keepGoing, "keep-going", false, "let the others go on after a failure for as long as they like; the exit code tells of it all the same")
 	s.BoolVar(&f.noPrefix, "no-prefix", false, "put no rank in front of the lines")
 	return cmd
 }

@@ -46,6 +46,18 @@ func TestRunSaysWhoFailed(t *testing.T) {
 	require.Regexp(t, `kolo: rank \d \(pid \d+\): exit status 1\n$`, r.err)
 }
 
+// The exit code is that of the process that failed first, also where the others end well.
+func TestExitCodeOfRun(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "program")
+	require.NoError(t, os.WriteFile(file, []byte("#!/bin/sh\n[ $RANK = 1 ] && exit 7\nexit 0\n"), 0o700))
+	for _, flag := range []string{"", "--keep-going "} {
+		r := command(t, "run -n 3 "+flag+"-- "+file, nil)
+		require.Equal(t, 7, r.code, r.err)
+	}
+	r := command(t, "run -- "+file+".none", nil)
+	require.Equal(t, 127, r.code, r.err)
+}
+
 func TestRunRefusesWhatCannotRun(t *testing.T) {
 	hosts := filepath.Join(t.TempDir(), "hosts")
 	require.NoError(t, os.WriteFile(hosts, []byte("a slots=2\n"), 0o644))

@@ -32,7 +32,8 @@ type Job struct {
 	Grace time.Duration
 	// Bind is which processors each process may use; "" is BindNone.
 	Bind Bind
-	// KeepGoing lets the others go on for as long as they like.
+	// KeepGoing lets the others go on for as long as they like. Run gives the first
+	// *Failure all the same.
 	KeepGoing bool
 	// Out and Err get the output of all processes, whole lines, each behind Prefix with
 	// its rank. An empty Prefix: nothing is put in front.
@@ -217,7 +218,7 @@ func (j *Job) Run(ctx context.Context) error {
 	}
 	stop, ask := context.WithCancelCause(context.Background()) // asks all to end
 	defer ask(nil)
-	unhook := context.AfterFunc(ctx, func() { ask(context.Cause(ctx)) })
+	unhook := context.AfterFunc(ctx, func() { ask(fmt.Errorf("%w: %w", errAsked, context.Cause(ctx))) })
 	defer unhook()
 	keeper := newKeeper()
 	defer keeper.close()
@@ -266,14 +267,14 @@ func (j *Job) watch(stop context.Context, ask context.CancelCauseFunc, left int,
 			}
 		case <-patience:
 			say(log, "asking the other %d to end", left)
-			ask(errAsked)
+			ask(fmt.Errorf("%w because another process had failed", errAsked))
 		}
 	}
 	return first
 }
 
-// errAsked is why a process ended that the launcher did not want to go on.
-var errAsked = errors.New("ended when it was asked to")
+// errAsked is wrapped by why the launcher has ended a process.
+var errAsked = errors.New("asked to end")
 
 func say(log io.Writer, format string, args ...any) {
 	_, _ = fmt.Fprintf(log, "kolo run: "+format+"\n", args...) // the exit code says the rest

@@ -178,12 +178,13 @@ func TestKeepGoing(t *testing.T) {
 func TestCanceledJob(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop it")
-	j, _ := shell(t, 3, `echo up; sleep 100`)
+	j, r := shell(t, 3, `echo up; sleep 100`)
 	up := &doorbell{want: 3, ring: func() { cancel(stop) }}
 	j.Out = up
 	err := j.Run(ctx)
 	require.ErrorIs(t, err, kolo.ErrCanceled)
 	require.ErrorIs(t, err, stop)
+	require.Regexp(t, `^kolo run: rank \d \(pid \d+\): asked to end: stop it \(.*\) after .*\n$`, r.log.String())
 }
 
 // doorbell rings when it has got so many lines.

@@ -21,7 +21,7 @@ func (j *Job) process(stop context.Context, p place, k *keeper, out, errs *sink)
 	c.WaitDelay = j.Grace
 	alone(c)
 	if stop.Err() != nil {
-		return &Failure{Rank: p.rank, Host: p.host.Name, Code: 1, Err: errAsked}
+		return &Failure{Rank: p.rank, Host: p.host.Name, Code: 1, Err: context.Cause(stop)}
 	}
 	if p.host.Name != "" {
 		in, err := c.StdinPipe() // open until the process has ended
@@ -50,7 +50,7 @@ func (j *Job) process(stop context.Context, p place, k *keeper, out, errs *sink)
 		f.Code = codeOf(exit.ProcessState)
 	}
 	if stop.Err() != nil {
-		f.Err = fmt.Errorf("%w (%w)", errAsked, err)
+		f.Err = fmt.Errorf("%w (%w)", context.Cause(stop), err)
 	}
 	return f
 }
