@@ -50,9 +50,13 @@ func child(what string) int {
 	if os.Getenv("KOLO_TEST_DIES") != "" && os.Getenv("KOLO_RANKS") == "1" { // with its first message
 		c.Wrap = func(d channel.Driver) (channel.Driver, error) { return dying{d}, nil }
 	}
-	p, err := Open(ctx, Config{Timeout: patience, Transport: os.Getenv("KOLO_TEST_TRANSPORT"), Rank: c})
+	timeout := patience
+	if n, err := strconv.Atoi(os.Getenv("KOLO_TEST_SECONDS")); err == nil {
+		timeout = time.Duration(n) * time.Second
+	}
+	p, err := Open(ctx, Config{Timeout: timeout, Transport: os.Getenv("KOLO_TEST_TRANSPORT"), Rank: c})
 	if err != nil {
-		fmt.Println("JOIN", err)
+		fmt.Println("JOIN", strings.ReplaceAll(err.Error(), "\n", "|"))
 		return 1
 	}
 	w := p.Worlds()[0]

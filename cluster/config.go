@@ -76,6 +76,7 @@ type Config struct {
 
 	table  *Table
 	source string // where size and ranks come from
+	told   int    // the port that the others are told, in place of the one where this process listens; for tests
 }
 
 // withDefaults fills in what is zero.

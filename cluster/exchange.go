@@ -17,7 +17,7 @@ func (p *Process) gather(ctx context.Context, what string, mine []byte) ([][]byt
 	if p.self != 0 {
 		return p.tellFirst(ctx, what, mine)
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.remaining(ctx)) // so that the others hear who is missing
+	ctx, cancel := context.WithTimeout(ctx, p.remaining(ctx, time.Second)) // so that the others hear who is missing
 	defer cancel()
 	all := make([][]byte, len(p.roster.Members))
 	all[0] = mine
@@ -69,10 +69,11 @@ func (p *Process) tellFirst(ctx context.Context, what string, mine []byte) ([][]
 	}
 }
 
-// remaining is the time that is left in a join for who tells the others of its end.
-func (p *Process) remaining(ctx context.Context) time.Duration {
+// remaining is the time that is left in a join for who does something so long behind it, where that
+// is not much of it.
+func (p *Process) remaining(ctx context.Context, behind time.Duration) time.Duration {
 	end, _ := ctx.Deadline() // a join has one
-	return time.Until(end) - min(p.cfg.Timeout/8, time.Second)
+	return time.Until(end) - min(p.cfg.Timeout/8, behind)
 }
 
 // exchange tells every process of this one's drivers and hears of theirs.

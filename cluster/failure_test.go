@@ -96,7 +96,7 @@ func TestSilenceIsNoticedBeforeItsTimeIsOver(t *testing.T) {
 	for _, silence := range []time.Duration{DefaultSilence, time.Minute} {
 		for _, started := range []bool{true, false} {
 			p, l := pair()
-			p.failed, p.told = make(chan error, 1), make(chan *refusal, 1)
+			p.failed, p.told = make(chan error, 1), make(chan error, 1)
 			h := newHeart(p, silence)
 			h.started = started
 			bound := silence

@@ -25,23 +25,29 @@ func TestAddressesAreTriedBesideEachOther(t *testing.T) {
 	}
 	start := time.Now()
 	addresses := []string{silent(), silent(), at(others[0]), "127.0.0.1:" + freePort(t), at(list[0])}
-	tried := make([]string, len(addresses))
-	l := list[1].race(t.Context(), 0, addresses, tried)
-	require.NotNil(t, l, tried)
+	d := newDialling(addresses)
+	l := list[1].race(t.Context(), 0, d)
+	require.NotNil(t, l, d.list)
 	if d := time.Since(start); d >= 2*greetTime { // as one after the other
 		t.Errorf("it took %v", d)
 	}
-	require.Empty(t, tried[4])
+	require.Empty(t, d.list[4].Error)
+	require.Equal(t, 1, d.list[4].Tries)
+	require.Equal(t, addresses[4], l.address)
 	_, err := receive(l.s)
 	require.ErrorContains(t, err, "has a link already") // it was only one time too many
 	l.hangUp()
-	require.Nil(t, list[1].race(t.Context(), 0, addresses[2:4], tried[2:4]))
-	require.Contains(t, tried[2], "stale: expected epoch", tried)
-	require.Contains(t, tried[3], "refused", tried)
+	d = newDialling(addresses[2:4])
+	require.Nil(t, list[1].race(t.Context(), 0, d))
+	require.Contains(t, d.list[0].Error, "stale: expected epoch")
+	require.Equal(t, "ECONNREFUSED", d.list[1].Errno)
+	require.Contains(t, d.list[1].String(), "connection refused (ECONNREFUSED) in ")
 
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	require.Nil(t, list[1].race(ctx, 0, addresses[:2], tried), "nobody is there")
+	d = newDialling(addresses[:2])
+	require.Nil(t, list[1].race(ctx, 0, d), "nobody is there")
+	require.Equal(t, "no answer", d.list[0].Error)
 	closeAll(t, worldsOf(list))
 	closeAll(t, worldsOf(others))
 }

@@ -334,3 +334,39 @@ func TestNetworksOfAMachineAreHosts(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int{0, 0, 1}, topo.Server)
 }
+
+// The way between some hosts is cut before they join, and all reach the rendezvous. Every rank
+// says which pairs cannot connect, how that was tried, and that the others have.
+func TestHostsThatCannotConnectAreNamedByAll(t *testing.T) {
+	for name, c := range map[string]struct {
+		hosts int
+		cuts  [][2]int
+		says  []string
+	}{
+		"one pair": {4, [][2]int{{1, 2}}, []string{"1 of 6 pairs of processes cannot connect, 5 have", "|  rank 1 with rank 2: rank 2 on ", "has dialled rank 1 on ", " at 10.77.0.2:"}},
+		"one host": {5, [][2]int{{1, 2}, {2, 3}, {2, 4}}, []string{"3 of 10 pairs", "|  rank 2 with rank 1, 3-4 (3 pairs): rank "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := netlab.New(t, c.hosts, netlab.Config{})
+			var places []place
+			for h := range c.hosts {
+				places = append(places, place{h, fmt.Sprint(h)})
+			}
+			for _, cut := range c.cuts {
+				l.Part(cut[0], cut[1])
+			}
+			begin := time.Now()
+			for r, o := range onHosts(t, l, "join", places, "KOLO_TEST_SECONDS=12") {
+				said := o.wait(t, "JOIN", patience)
+				if r == 0 {
+					t.Logf("after %v: %s", time.Since(begin), said)
+				}
+				for _, want := range c.says {
+					require.Contains(t, said, want, "rank %d", r)
+				}
+				require.Regexp(t, `no route to host \(EHOSTUNREACH\)|no answer to the request for a connection in 3s`, said)
+			}
+		})
+	}
+}

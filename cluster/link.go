@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/kolo-ccl/kolo"
@@ -26,6 +27,9 @@ type link struct {
 	s      stream
 	hangUp func() // ends the stream at once
 	finish func() // nothing more is sent
+
+	address string        // which was dialled, or from which the other has
+	took    time.Duration // for who has dialled
 
 	tells chan []byte   // what the other has for all
 	told  chan []byte   // what all have told it
@@ -255,22 +259,27 @@ func (l *link) farewell() {
 
 func (l *link) member() *Member { return &l.p.roster.Members[l.peer] }
 
+// Between tries of all addresses of a process.
+const (
+	leastPause = 20 * time.Millisecond
+	mostPause  = 500 * time.Millisecond
+)
+
 // greet dials a process of a lower number, at its addresses until one is it.
 func (p *Process) greet(ctx context.Context, peer int) (*link, error) {
 	it := &p.roster.Members[peer]
 	me := &p.roster.Members[p.self]
-	list := candidates(me, it)
-	tried := make([]string, len(list))
-	for {
-		if l := p.race(ctx, peer, list, tried); l != nil {
+	d := p.dialled(peer, candidates(me, it))
+	for pause := leastPause; ; pause = min(2*pause, mostPause) {
+		if l := p.race(ctx, peer, d); l != nil {
 			return l, nil
 		}
-		t := time.NewTimer(20 * time.Millisecond)
+		t := time.NewTimer(pause)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return nil, fmt.Errorf("%w: %v cannot be reached from rank %s: %v", whyOver(ctx), it, kolo.RankList(me.Ranks), tried)
+			return nil, fmt.Errorf("%w: %v cannot be reached from rank %s: %v", whyOver(ctx), it, kolo.RankList(me.Ranks), d.attempts())
 		}
 	}
 }
@@ -289,12 +298,14 @@ type attempt struct {
 	s      grpc.ClientStream
 	hangUp func()
 	err    error
+	took   time.Duration
 }
 
 // race greets a process at several addresses, each when the one before it has failed or
 // takes long, and makes a link of the first that is it: only that one is told so. Where
-// none is, the result is nil and tried has the reasons by address.
-func (p *Process) race(ctx context.Context, peer int, list, tried []string) *link {
+// none is, the result is nil and d has the reasons by address.
+func (p *Process) race(ctx context.Context, peer int, d *dialling) *link {
+	list := d.attempts()
 	within, cancel := context.WithCancel(ctx)
 	connected, ended := make(chan int, len(list)), make(chan attempt, len(list))
 	var tries sync.WaitGroup
@@ -321,13 +332,14 @@ func (p *Process) race(ctx context.Context, peer int, list, tried []string) *lin
 			next.Reset(connectDelay)
 			// ended by cancel at the latest
 			tries.Go(func() {
-				s, hangUp, err := p.greetAt(within, list[i], peer, func() {
+				begin := time.Now()
+				s, hangUp, err := p.greetAt(within, list[i].Address, peer, func() {
 					select {
 					case connected <- i:
 					default: // it has connected again, which no longer matters
 					}
 				})
-				ended <- attempt{i, s, hangUp, err}
+				ended <- attempt{i, s, hangUp, err, time.Since(begin)}
 			})
 		case i := <-connected:
 			if i == begun-1 {
@@ -336,13 +348,14 @@ func (p *Process) race(ctx context.Context, peer int, list, tried []string) *lin
 		case a := <-ended:
 			if a.err == nil {
 				if a.err = send(a.s, []byte{frameChosen}); a.err == nil {
-					return newLink(p, peer, a.s, a.hangUp, func() { _ = a.s.CloseSend() }) // it cannot fail
+					d.note(a.at, nil, a.took, false)
+					l := newLink(p, peer, a.s, a.hangUp, func() { _ = a.s.CloseSend() }) // it cannot fail
+					l.address, l.took = list[a.at].Address, time.Since(d.begun)
+					return l
 				}
 				a.hangUp()
 			}
-			if tried[a.at] == "" || ctx.Err() == nil { // that the time was over says nothing of the address
-				tried[a.at] = fmt.Sprintf("%s: %v", list[a.at], a.err)
-			}
+			d.note(a.at, a.err, a.took, ctx.Err() != nil)
 			out--
 			next.Reset(0)
 		}
@@ -355,7 +368,16 @@ const greetTime = 3 * time.Second
 
 // greetAt dials one address and finds out who is there.
 func (p *Process) greetAt(ctx context.Context, address string, peer int, connected func()) (grpc.ClientStream, func(), error) {
-	conn, err := dial(address, p.cfg.TLS, connected)
+	var reached atomic.Bool
+	var refused atomic.Pointer[error] // by the system, of the latest try
+	conn, err := dial(address, p.cfg.TLS, func(err error) {
+		if err != nil {
+			refused.Store(&err)
+			return
+		}
+		reached.Store(true)
+		connected()
+	})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -381,11 +403,19 @@ func (p *Process) greetAt(ctx context.Context, address string, peer int, connect
 		err = fmt.Errorf("expected %v of job %q, got process %d of job %q", it, p.roster.Job, g.Process, g.Job)
 	}
 	if err != nil || !stop() {
+		late := short.Err() != nil
 		hangUp()
-		if err == nil {
-			err = short.Err()
+		switch why := refused.Load(); {
+		case reached.Load() && late:
+			err = fmt.Errorf("it takes the connection, and who is there does not answer in %v", greetTime)
+		case late:
+			err = fmt.Errorf("no answer to the request for a connection in %v", greetTime)
+		case !reached.Load() && why != nil:
+			err = *why
+		default:
+			err = plainly(err)
 		}
-		return nil, nil, plainly(err)
+		return nil, nil, err
 	}
 	return s, hangUp, nil
 }
@@ -425,6 +455,9 @@ func (p *Process) serveLink(s stream) error {
 	end := make(chan struct{})
 	var once sync.Once
 	l := newLink(p, g.Process, s, func() { once.Do(func() { close(end) }) }, func() {})
+	if from, ok := peer.FromContext(s.Context()); ok {
+		l.address = from.Addr.String()
+	}
 	if !p.welcome(l) {
 		return status.Errorf(codes.AlreadyExists, "process %d has a link already", g.Process)
 	}

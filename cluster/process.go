@@ -45,13 +45,17 @@ type Process struct {
 	client  *meetClient
 	tasks   sync.WaitGroup
 
-	met     bool          // connect has begun
-	known   chan struct{} // closed when roster is there
-	linked  chan int      // a process has a link; room for all
-	failed  chan error    // the join; takes one
-	told    chan *refusal // why somebody does not join; takes one
+	met     bool               // connect has begun
+	known   chan struct{}      // closed when roster is there
+	linked  chan int           // a process has a link; room for all
+	failed  chan error         // the join; takes one
+	told    chan error         // why nobody joins; takes one
+	reached chan *ConnectError // by the rendezvous; takes one
 	closing chan struct{}
 	once    sync.Once
+
+	mu    sync.Mutex
+	dials map[int]*dialling // of processes that have been dialled
 }
 
 // Join makes the one rank of this process a part of the world that c describes. It
@@ -101,7 +105,7 @@ func Open(ctx context.Context, c Config) (*Process, error) {
 
 func newProcess(c Config) *Process {
 	return &Process{cfg: c, sys: actor.NewSystem(actor.Config{}), inbox: newInbox(), known: make(chan struct{}), closing: make(chan struct{}),
-		failed: make(chan error, 1), told: make(chan *refusal, 1)}
+		failed: make(chan error, 1), told: make(chan error, 1), reached: make(chan *ConnectError, 1)}
 }
 
 // Worlds are those of this process's ranks, ascending.
@@ -119,7 +123,8 @@ func (p *Process) Number() int { return p.self }
 // Members are the processes of the world, by number.
 func (p *Process) Members() []Member { return slices.Clone(p.roster.Members) }
 
-// join brings this process to where all have come and can be reached.
+// join brings this process to where all have come and can be reached. Then there is time left to
+// find out why not.
 func (p *Process) join(ctx context.Context) error {
 	h, err := p.listen(ctx)
 	if err != nil {
@@ -134,13 +139,12 @@ func (p *Process) join(ctx context.Context) error {
 	if err := p.live(); err != nil {
 		return err
 	}
-	if err := p.open(ctx); err != nil {
-		return err
+	within, cancel := context.WithTimeout(ctx, p.remaining(ctx, 2*reachTime))
+	defer cancel()
+	if err = p.open(within); err == nil {
+		err = p.barrier(within)
 	}
-	if err := p.barrier(ctx); err != nil {
-		return err
-	}
-	return nil
+	return p.diagnosed(ctx, err)
 }
 
 // begin does what is left of a join when all can be reached.
@@ -183,6 +187,9 @@ func (p *Process) listen(context.Context) (*hello, error) {
 	}
 	h := &hello{Protocol: protocol, Job: c.Job, Attempt: c.Attempt, After: c.After, Size: c.Size,
 		Member: Member{Ranks: c.Ranks, Host: thisHost(c.Rack), PID: os.Getpid(), Nonce: rand.Text(), Port: port}}
+	if c.told != 0 {
+		h.Member.Port = c.told
+	}
 	h.Member.Addresses = hostAddresses(c.Advertise, at)
 	if host, _, err := net.SplitHostPort(c.Listen); err == nil && len(c.Advertise) == 0 {
 		if ip := net.ParseIP(host); ip != nil && !ip.IsUnspecified() && !ip.IsLoopback() {
@@ -235,6 +242,9 @@ func (p *Process) live() error {
 	p.heart = ref
 	// ended by shut
 	p.tasks.Go(p.tick)
+	p.client.ended = make(chan struct{})
+	// ended by shut
+	p.tasks.Go(func() { p.client.listen(p.hear) })
 	close(p.known)
 	return nil
 }
@@ -430,9 +440,9 @@ func (p *Process) part(peer int) {
 
 // failJoin fails the join.
 func (p *Process) failJoin(cause error) {
-	if r := (*refusal)(nil); errors.As(cause, &r) {
+	if errors.As(cause, new(*refusal)) || errors.As(cause, new(*ConnectError)) {
 		select {
-		case p.told <- r:
+		case p.told <- cause:
 		default:
 		}
 	}
@@ -456,6 +466,7 @@ func (p *Process) refuse(ctx context.Context, cause error) {
 	var r *refusal
 	if !errors.As(cause, &r) {
 		r = &refusal{Process: p.self, Text: cause.Error(), Is: sentinelsOf(cause)}
+		errors.As(cause, &r.Reach)
 	}
 	b := encode(r)
 	for _, l := range p.everyLink() {

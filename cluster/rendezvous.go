@@ -23,6 +23,7 @@ type rendezvous struct {
 	over bool   // its server ends: nobody waits here any more
 	only string // the job of the one world; "" for a standing rendezvous
 	jobs map[string]*gathering
+	open map[*guest]bool // whose streams are
 	now  func() time.Time
 	wake func(time.Duration) // asks for a tick
 }
@@ -37,12 +38,27 @@ type gathering struct {
 	notes   []string
 	world   *roster
 	living  map[string]*guest // members of world whose stream is open, by nonce
+
+	rows    map[int]*row // whom the members of world have reached, since one of them has told
+	rowsEnd time.Time    // when the others are not waited for any more
+	reach   *ConnectError
 }
 
 // guest is a process at the rendezvous.
 type guest struct {
 	hello
-	answer chan answer // takes one
+	answer chan answer
+}
+
+// maxAnswers is more than a guest gets.
+const maxAnswers = 8
+
+// say gives the guest an answer.
+func (g *guest) say(a answer) {
+	select {
+	case g.answer <- a:
+	default: // it tells more than it should, and does not hear
+	}
 }
 
 // meeting is what a rendezvous handles.
@@ -50,27 +66,39 @@ type meeting interface{ isMeeting() }
 
 type arrived struct{ g *guest }
 type gone struct{ g *guest }
+type tells struct {
+	g *guest
+	r *row
+}
 type meetTick struct{}
 type dismissal struct{ done chan struct{} }
 
 func (*arrived) isMeeting()   {}
 func (*gone) isMeeting()      {}
+func (*tells) isMeeting()     {}
 func (meetTick) isMeeting()   {}
 func (*dismissal) isMeeting() {}
 
 func newRendezvous(only string, now func() time.Time, wake func(time.Duration)) *rendezvous {
-	return &rendezvous{only: only, jobs: map[string]*gathering{}, now: now, wake: wake}
+	return &rendezvous{only: only, jobs: map[string]*gathering{}, open: map[*guest]bool{}, now: now, wake: wake}
 }
 
 // Handle does what the message says.
 func (r *rendezvous) Handle(m meeting) error {
 	switch m := m.(type) {
 	case *arrived:
+		r.open[m.g] = true
 		if a := r.arrive(m.g); a != nil {
-			m.g.answer <- *a
+			m.g.say(*a)
+		}
+		if r.over {
+			m.g.say(answer{last: true})
 		}
 	case *gone:
+		delete(r.open, m.g)
 		r.leave(m.g)
+	case *tells:
+		r.hear(m.g, m.r)
 	case meetTick:
 		r.tick()
 	case *dismissal:
@@ -91,9 +119,12 @@ func (r *rendezvous) dismiss() {
 	r.over = true
 	for _, j := range r.jobs {
 		for _, g := range j.guests {
-			g.answer <- *ends()
+			g.say(*ends())
 		}
 		j.guests = nil
+	}
+	for g := range r.open {
+		g.say(answer{last: true})
 	}
 }
 
@@ -191,7 +222,7 @@ func (r *rendezvous) admit(j *gathering, g *guest) *answer {
 		return refuse("stale: this process is of attempt %d, and the job is at attempt %d", g.Attempt, j.attempt)
 	case g.Attempt > j.attempt:
 		for _, old := range j.guests {
-			old.answer <- *refuse("stale: this process is of attempt %d, and attempt %d has begun", old.Attempt, g.Attempt)
+			old.say(*refuse("stale: this process is of attempt %d, and attempt %d has begun", old.Attempt, g.Attempt))
 		}
 		j.guests, j.notes, j.attempt, j.size = nil, nil, g.Attempt, g.Size
 	case g.Size != j.size:
@@ -208,12 +239,12 @@ func (r *rendezvous) admit(j *gathering, g *guest) *answer {
 	end := r.now().Add(g.Wait)
 	if len(j.guests) == 0 || end.Before(j.end) {
 		j.end = end
-		r.wake(g.Wait)
 	}
 	j.guests = append(j.guests, g)
 	if j.ranks() == j.size {
 		r.complete(j)
 	}
+	r.awake()
 	return nil
 }
 
@@ -247,9 +278,10 @@ func (r *rendezvous) complete(j *gathering) {
 		j.living[g.Member.Nonce] = g
 	}
 	for _, g := range j.guests {
-		g.answer <- answer{World: j.world}
+		g.say(answer{World: j.world})
 	}
 	j.guests, j.notes = nil, nil
+	j.rows, j.reach = nil, nil
 }
 
 // leave forgets a process whose stream has ended.
@@ -261,6 +293,9 @@ func (r *rendezvous) leave(g *guest) {
 	j.guests = slices.DeleteFunc(j.guests, func(x *guest) bool { return x == g })
 	if j.living[g.Member.Nonce] == g {
 		delete(j.living, g.Member.Nonce)
+		if j.rows != nil && j.reach == nil {
+			r.sum(j)
+		}
 	}
 	if r.only == "" && len(j.guests) == 0 && len(j.living) == 0 {
 		delete(r.jobs, g.Job)
@@ -270,18 +305,82 @@ func (r *rendezvous) leave(g *guest) {
 // tick tells those whose patience is over who has not come.
 func (r *rendezvous) tick() {
 	for _, j := range r.jobs {
-		if len(j.guests) == 0 {
-			continue
+		if j.rows != nil && j.reach == nil {
+			r.sum(j)
 		}
-		if left := j.end.Sub(r.now()); left > 0 {
-			r.wake(left)
+		if len(j.guests) == 0 || j.end.After(r.now()) {
 			continue
 		}
 		a := answer{Missing: j.absent()}
 		for _, g := range j.guests {
-			g.answer <- a
+			g.say(a)
 		}
 		j.guests, j.notes = nil, nil
+	}
+	r.awake()
+}
+
+// awake asks for a tick when the time of some job is over.
+func (r *rendezvous) awake() {
+	var first time.Time
+	for _, j := range r.jobs {
+		if len(j.guests) > 0 && (first.IsZero() || j.end.Before(first)) {
+			first = j.end
+		}
+		if j.rows != nil && j.reach == nil && (first.IsZero() || j.rowsEnd.Before(first)) {
+			first = j.rowsEnd
+		}
+	}
+	if !first.IsZero() {
+		r.wake(first.Sub(r.now()))
+	}
+}
+
+// hear takes note of whom a member has reached. The first of them is one that cannot join: then
+// all others are asked.
+func (r *rendezvous) hear(g *guest, x *row) {
+	j := r.jobs[g.Job]
+	if j == nil || j.world == nil || x.Epoch != j.world.Epoch || !x.valid(j.world) || j.world.Members[x.Process].Nonce != g.Member.Nonce {
+		return // it is of an older world
+	}
+	if j.rows == nil {
+		j.rows, j.rowsEnd = map[int]*row{}, r.now().Add(reachTime)
+		for _, other := range j.living {
+			if other != g {
+				other.say(answer{Tell: true})
+			}
+		}
+	}
+	j.rows[x.Process] = x
+	if j.reach != nil { // it is late, and nobody else is concerned
+		g.say(answer{Reach: newConnectError(j.world.Members, j.rows)})
+		return
+	}
+	r.sum(j)
+	r.awake()
+}
+
+// valid says whether a row can be of a world.
+func (x *row) valid(w *roster) bool {
+	known := func(q int) bool { return q >= 0 && q < len(w.Members) }
+	for _, f := range x.Failed {
+		if len(f.To) == 0 || !known(slices.Min(f.To)) || !known(slices.Max(f.To)) || slices.Contains(f.To, x.Process) {
+			return false
+		}
+	}
+	return known(x.Process)
+}
+
+// sum tells all members what all have told, when the time is over or all have.
+func (r *rendezvous) sum(j *gathering) {
+	for q := range j.world.Members {
+		if j.rows[q] == nil && j.living[j.world.Members[q].Nonce] != nil && r.now().Before(j.rowsEnd) {
+			return
+		}
+	}
+	j.reach = newConnectError(j.world.Members, j.rows)
+	for _, g := range j.living {
+		g.say(answer{Reach: j.reach})
 	}
 }
 

@@ -24,7 +24,7 @@ func newRoom(only string) *room {
 
 // come makes a process of some ranks arrive.
 func (r *room) come(change func(h *hello), ranks ...kolo.Rank) *guest {
-	g := &guest{answer: make(chan answer, 1), hello: hello{Protocol: protocol, Job: "job", Size: 4, Wait: time.Minute,
+	g := &guest{answer: make(chan answer, maxAnswers), hello: hello{Protocol: protocol, Job: "job", Size: 4, Wait: time.Minute,
 		Member: Member{Ranks: ranks, PID: 100 + int(ranks[0]), Host: Host{Name: "here"}, Nonce: fmt.Sprint(ranks, r.at)}}}
 	if change != nil {
 		change(&g.hello)

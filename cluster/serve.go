@@ -64,8 +64,8 @@ func (v *server) close() {
 	v.served.Wait()
 }
 
-// dial makes a gRPC client of one address. connected, if set, is called when it is.
-func dial(address string, c *tls.Config, connected func()) (*grpc.ClientConn, error) {
+// dial makes a gRPC client of one address. dialled, if set, hears how each try to connect has ended.
+func dial(address string, c *tls.Config, dialled func(error)) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if c != nil {
 		creds = credentials.NewTLS(c)
@@ -74,8 +74,8 @@ func dial(address string, c *tls.Config, connected func()) (*grpc.ClientConn, er
 	return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(creds), grpc.WithDisableServiceConfig(),
 		grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) {
 			c, err := d.DialContext(ctx, "tcp", a)
-			if err == nil && connected != nil {
-				connected()
+			if dialled != nil {
+				dialled(err)
 			}
 			return c, err
 		}),
@@ -218,7 +218,7 @@ func (m *meetServer) serve(s stream) error {
 	if err != nil {
 		return err
 	}
-	g := &guest{answer: make(chan answer, 1)}
+	g := &guest{answer: make(chan answer, maxAnswers)}
 	if err := json.Unmarshal(b, &g.hello); err != nil {
 		return send(s, encode(refuse("no hello: %v", err)))
 	}
@@ -228,23 +228,46 @@ func (m *meetServer) serve(s stream) error {
 		return err
 	}
 	defer func() { _ = m.ref.Tell(&gone{g}) }() // refused only when it is closed
-	select {
-	case a := <-g.answer:
-		if err := send(s, encode(a)); err != nil {
-			return err
-		}
-		if a.World != nil {
-			answered()
-		}
-	case <-s.Context().Done():
-		return s.Context().Err()
-	}
+	var said sync.WaitGroup
+	end := make(chan struct{})
+	defer said.Wait()
+	defer close(end)
+	// ended by end, or with the stream
+	said.Go(func() { say(s, g.answer, end, answered) })
 	// While the stream is open the member lives. One that is none ends it when it has read
 	// why; to end it here would be too soon, for the answer may still be on its way.
-	if _, err = receive(s); err == io.EOF {
-		return nil
+	for {
+		b, err := receive(s)
+		if err == io.EOF {
+			return nil
+		}
+		r := &row{}
+		if err == nil {
+			err = json.Unmarshal(b, r)
+		}
+		if err != nil {
+			return err
+		}
+		if err := m.ref.Tell(&tells{g, r}); err != nil {
+			return err
+		}
 	}
-	return err
+}
+
+// say sends a guest its answers. answered is called behind the last.
+func say(s stream, list <-chan answer, end <-chan struct{}, answered func()) {
+	for {
+		select {
+		case a := <-list:
+			if a.last {
+				answered()
+			} else if send(s, encode(a)) != nil {
+				return // the stream has ended, which its reader hears too
+			}
+		case <-end:
+			return
+		}
+	}
 }
 
 // meetClient is a process's stream to the rendezvous.
@@ -252,6 +275,31 @@ type meetClient struct {
 	conn   *grpc.ClientConn
 	s      grpc.ClientStream
 	cancel context.CancelFunc
+
+	mu    sync.Mutex    // for sending
+	ended chan struct{} // by listen
+}
+
+// tell says whom this process has reached. It may be too late for that.
+func (m *meetClient) tell(r *row) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_ = send(m.s, encode(r)) // a stream that has ended says so to who listens
+}
+
+// listen hands over what the rendezvous says behind its first answer, until close.
+func (m *meetClient) listen(hear func(a *answer)) {
+	defer close(m.ended)
+	for {
+		b, err := receive(m.s)
+		if err != nil {
+			return
+		}
+		a := &answer{}
+		if json.Unmarshal(b, a) == nil { // a rendezvous that speaks otherwise is of no use here
+			hear(a)
+		}
+	}
 }
 
 // close leaves the rendezvous, and waits a moment until it knows, so that these ranks
@@ -260,9 +308,16 @@ func (m *meetClient) close() {
 	if m == nil {
 		return
 	}
-	if m.s != nil && m.s.CloseSend() == nil {
+	if m.s != nil {
 		t := time.AfterFunc(time.Second, m.cancel)
-		_, _ = receive(m.s) // the end of the stream is what is waited for
+		m.mu.Lock()
+		_ = m.s.CloseSend() // it cannot fail
+		m.mu.Unlock()
+		if m.ended != nil {
+			<-m.ended
+		} else {
+			_, _ = receive(m.s) // the end of the stream is what is waited for
+		}
 		t.Stop()
 	}
 	m.cancel()

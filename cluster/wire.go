@@ -12,7 +12,7 @@ import (
 )
 
 // protocol is the version of what processes tell each other; both ends must share it.
-const protocol = 6
+const protocol = 7
 
 // Limits of what comes from outside.
 const (
@@ -69,6 +69,10 @@ type answer struct {
 	Refused string  `json:",omitempty"` // for good
 	Retry   string  `json:",omitempty"` // not now
 	Missing *absent `json:",omitempty"` // the deadline has passed
+
+	Tell  bool          `json:",omitempty"` // whom this process has reached, as a row
+	Reach *ConnectError `json:",omitempty"` // what all have told
+	last  bool          // nothing: what came before has been sent
 }
 
 // roster is a world that is complete.
@@ -109,19 +113,23 @@ type intro struct {
 type refusal struct {
 	Process int
 	Text    string
-	Is      []string // the texts of the sentinels that the error is
+	Is      []string      // the texts of the sentinels that the error is
+	Reach   *ConnectError `json:",omitempty"`
 	who     *Member
 }
 
 func (r *refusal) Error() string { return fmt.Sprintf("%v cannot join: %s", r.who, r.Text) }
 
-// Unwrap are the sentinels of the error in the other process.
+// Unwrap are the sentinels of the error in the other process, and a ConnectError.
 func (r *refusal) Unwrap() []error {
 	var list []error
 	for _, s := range sentinels() {
 		if slices.Contains(r.Is, s.Error()) {
 			list = append(list, s)
 		}
+	}
+	if r.Reach != nil {
+		list = append(list, r.Reach)
 	}
 	return list
 }

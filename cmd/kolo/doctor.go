@@ -30,7 +30,7 @@ import (
 const doctorLong = `Doctor looks at this host and, under kolo run, srun or mpirun, at all processes of the
 world: which drivers are linked in and what each needs, NPUs and what is missing for HCCS,
 RoCE and PCIe, RDMA adapters, interfaces and which address others are told; then who answers on each
-link, latency and bandwidth from rank to rank, large frames between hosts, and how far the
+link and by which address, latency and bandwidth from rank to rank, large frames between hosts, and how far the
 clocks are apart. It ends with 1 if a link is lost or answers as another rank, or if
 something is not as in the file of --expect.`
 
@@ -54,8 +54,8 @@ func (a *app) doctor(ctx context.Context, f *topoFlags, expect string) error {
 			return err
 		}
 	}
-	f.frames = true
-	return a.measure(ctx, f, func(m *measured) error {
+	f.everything = true
+	err := a.measure(ctx, f, func(m *measured) error {
 		var b strings.Builder
 		a.host(&b, m)
 		drivers(&b, a.getenv)
@@ -63,7 +63,7 @@ func (a *app) doctor(ctx context.Context, f *topoFlags, expect string) error {
 		b.WriteString(indent(ascend.Inspect(ctx, ascend.Config{Getenv: a.getenv}).String()))
 		b.WriteString("\nRDMA adapters\n")
 		b.WriteString(indent(a.adapters()))
-		interfaces(&b, m)
+		interfaces(&b, m.members[0].Addresses)
 		list := m.links(&b)
 		if expected != nil {
 			list = append(list, m.Survey.Diff(expected, f.tolerance)...)
@@ -86,6 +86,10 @@ func (a *app) doctor(ctx context.Context, f *topoFlags, expect string) error {
 		}
 		return nil
 	})
+	if e := (*cluster.ConnectError)(nil); errors.As(err, &e) {
+		return a.unconnected(e)
+	}
+	return err
 }
 
 func indent(s string) string {
@@ -155,13 +159,12 @@ func (a *app) adapters() string {
 }
 
 // interfaces lists them, and says which address others are told and why.
-func interfaces(b *strings.Builder, m *measured) {
+func interfaces(b *strings.Builder, told []string) {
 	b.WriteString("\ninterfaces\n")
 	list, err := net.Interfaces()
 	if err != nil {
 		fmt.Fprintf(b, "  cannot be listed: %v\n", err)
 	}
-	told := m.members[0].Addresses
 	for _, i := range list {
 		addrs, err := i.Addrs()
 		if i.Flags&net.FlagUp == 0 || err != nil || len(addrs) == 0 {
@@ -211,6 +214,7 @@ func speedText(name string) string {
 // links says what was measured, and gives what is wrong with it.
 func (m *measured) links(b *strings.Builder) []survey.Finding {
 	fmt.Fprintf(b, "\nlinks\n")
+	b.WriteString(indent(m.connections))
 	met := 0
 	for _, w := range m.Survey.Ways {
 		if w.Lost == "" {
@@ -301,18 +305,27 @@ func (p *party) framesBetween(ctx context.Context) (string, error) {
 
 // tellAll tells all ranks a number of this process, and gives those of all ranks.
 func (p *party) tellAll(ctx context.Context, v int64) ([]int64, error) {
-	errs, got := make([]error, len(p.worlds)), make([][]int64, len(p.worlds))
-	done := make(chan struct{})
-	for i, w := range p.worlds {
+	got := make([]int64, p.worlds[0].Size())
+	err := p.together(func(w *rank.World) error {
+		to := got
+		if w != p.worlds[0] {
+			to = make([]int64, len(got))
+		}
+		return rank.AllGather(ctx, w.Group(), to, []int64{v})
+	})
+	return got, err
+}
+
+// together calls f for all ranks of this process at once.
+func (p *party) together(f func(w *rank.World) error) error {
+	errs := make(chan error, len(p.worlds))
+	for _, w := range p.worlds {
 		// ends with the call
-		go func() {
-			defer func() { done <- struct{}{} }()
-			got[i] = make([]int64, w.Size())
-			errs[i] = rank.AllGather(ctx, w.Group(), got[i], []int64{v})
-		}()
+		go func() { errs <- f(w) }()
 	}
+	var all []error
 	for range p.worlds {
-		<-done
+		all = append(all, <-errs)
 	}
-	return got[0], errors.Join(errs...)
+	return errors.Join(all...)
 }

@@ -2,16 +2,20 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/cluster"
 	"github.com/kolo-ccl/kolo/internal/golden"
 )
 
@@ -22,6 +26,7 @@ var local = []struct {
 }{
 	{regexp.MustCompile(`(?s)this host\n.*?\n (process|no launcher)`), "this host\n ...\n $1"},
 	{regexp.MustCompile(`(?s)\nNPUs\n.*?\nlinks\n`), "\nNPUs\n ...\n\nlinks\n"},
+	{regexp.MustCompile(` at \S+ within TIME[^\n]*`), " at ADDRESS within TIME"},
 	{regexp.MustCompile(`the slowest has \d+ %`), "the slowest has N %"},
 	{regexp.MustCompile(` (shm|verbs|roce) [^\n]*; needs`), " $1 STATE; needs"},
 	{regexp.MustCompile(`(?s)\nfindings\n.*`), "\nfindings\n ...\n"},
@@ -103,5 +108,42 @@ func TestLargeFrames(t *testing.T) {
 		want    string
 	}{{9000, "9000 bytes come through"}, {1500, "1500 bytes come through and 9000 do not"}, {0, "a firewall?"}} {
 		require.Contains(t, frameText(row.largest, nil), row.want)
+	}
+}
+
+// Of many processes those that took longest to connect have a line, and what failed before is said.
+func TestConnectionsInFewLines(t *testing.T) {
+	members := make([]cluster.Member, 64)
+	var list []connected
+	for q := range members {
+		members[q].Ranks = []kolo.Rank{kolo.Rank(q)}
+		c := connected{Ranks: members[q].Ranks}
+		for to := range q {
+			c.To = append(c.To, cluster.Connection{Process: to, Dialled: true, Address: fmt.Sprintf("10.0.0.%d:4000", to%2), Took: time.Duration(q) * time.Millisecond})
+		}
+		list = append(list, c)
+	}
+	list[63].To[5].Failed = []cluster.Attempt{{Address: "172.17.0.1:9", Error: "connection refused", Errno: "ECONNREFUSED", Tries: 1, Took: time.Millisecond}}
+	text := connectionsText(members, list)
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	require.Len(t, lines, maxConnections+2, text)
+	require.Contains(t, lines[0], "2016 pairs of processes")
+	require.Contains(t, lines[1], "  rank 63: rank 0, 2, 4, ")
+	require.Contains(t, lines[1], " at 10.0.0.0 within 63ms; rank 1, 3, ")
+	require.Contains(t, lines[1], "; after 172.17.0.1:9: connection refused (ECONNREFUSED) in 1ms")
+	require.Contains(t, lines[17], "and 47 more processes, each of which took 47ms at most")
+}
+
+// Of a world that cannot be joined the process of rank 0 says which pairs cannot connect, and the
+// others where that is said.
+func TestDoctorOfAWorldThatCannotConnect(t *testing.T) {
+	e := &cluster.ConnectError{Pairs: 6, Linked: 5, Blocked: []cluster.Blocked{{Ranks: []kolo.Rank{2}, With: []kolo.Rank{3}, Pairs: 1, From: 3, To: 2,
+		Tried: []cluster.Attempt{{Address: "10.0.0.3:4000", Error: "connection refused", Errno: "ECONNREFUSED", Tries: 3, Took: time.Millisecond}}}}}
+	for process, want := range []string{"10.0.0.3:4000: connection refused (ECONNREFUSED), 3 tries, the last in 1ms", ""} {
+		var out strings.Builder
+		a := &app{out: &out, getenv: func(k string) string { return map[string]string{"RANK": fmt.Sprint(process), "WORLD_SIZE": "4"}[k] }}
+		require.ErrorContains(t, a.unconnected(e), "some processes cannot connect")
+		require.Contains(t, out.String(), want)
+		require.Equal(t, process == 0, strings.Contains(out.String(), "interfaces\n"))
 	}
 }

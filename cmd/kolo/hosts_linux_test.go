@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kolo-ccl/kolo/internal/netlab"
+
 	"github.com/stretchr/testify/require"
 )
 
@@ -68,4 +70,28 @@ func TestDoctorBetweenHosts(t *testing.T) {
 			require.NotContains(t, out[0].String(), "by shm\n", "name spaces are hosts")
 		})
 	}
+}
+
+// A firewall lets only the rendezvous through: the doctor names the pair, and how it was tried.
+func TestDoctorNamesHostsThatCannotConnect(t *testing.T) {
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	l := netlab.New(t, 3, netlab.Config{})
+	l.PartBut(1, 2, "29511")
+	var out [3]bytes.Buffer
+	var list [3]*exec.Cmd
+	for i := range list {
+		c := l.Command(i, exe, "doctor", "--join", "10s")
+		c.Env = append(os.Environ(), asMain+"=1", "GORACE=atexit_sleep_ms=0", fmt.Sprintf("RANK=%d", i), "WORLD_SIZE=3", "MASTER_ADDR="+l.Address(0), "MASTER_PORT=29511")
+		c.Stdout, list[i] = &out[i], c
+		require.NoError(t, c.Start())
+	}
+	for i, c := range list {
+		require.Error(t, c.Wait(), "rank %d", i)
+	}
+	text := out[0].String()
+	for _, want := range []string{"interfaces\n", "1 of 3 pairs of processes cannot connect, 2 have", "  rank 1 with rank 2: rank 2 on ", " at 10.77.0.2:"} {
+		require.Contains(t, text, want)
+	}
+	require.Empty(t, out[1].String(), "rank 0 speaks for all")
 }

@@ -27,16 +27,16 @@ rank 0 prints), or read from a file: the JSON that export writes, or a rank tabl
 
 // topoFlags are the flags of the commands that may measure.
 type topoFlags struct {
-	ranks     int
-	thorough  bool
-	transport string
-	rack      string
-	timeout   time.Duration
-	join      time.Duration
-	out       string
-	format    string
-	tolerance survey.Tolerance
-	frames    bool // probe large frames too
+	ranks      int
+	thorough   bool
+	transport  string
+	rack       string
+	timeout    time.Duration
+	join       time.Duration
+	out        string
+	format     string
+	tolerance  survey.Tolerance
+	everything bool // for the doctor: probe large frames too, and say who has connected by what
 }
 
 // register declares the flags of measuring.
@@ -96,10 +96,11 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 // measured is what a probe has given, in the process of rank 0.
 type measured struct {
 	*probe.Result
-	party   *party
-	config  partyConfig
-	members []cluster.Member
-	frames  string // what was found of large frames, in lines
+	party       *party
+	config      partyConfig
+	members     []cluster.Member
+	frames      string // what was found of large frames, in lines
+	connections string // who has connected by what, in lines
 }
 
 // measure probes, and in the process of rank 0 gives the result to f.
@@ -132,8 +133,11 @@ func (a *app) measure(ctx context.Context, f *topoFlags, then func(m *measured) 
 		return brief(err)
 	}
 	m := &measured{Result: r, party: p, config: c, members: p.members()}
-	if f.frames {
-		if m.frames, err = p.framesBetween(ctx); err != nil {
+	if f.everything {
+		if m.frames, err = p.framesBetween(ctx); err == nil {
+			m.connections, err = p.connections(ctx)
+		}
+		if err != nil {
 			return brief(err)
 		}
 	}

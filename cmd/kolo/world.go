@@ -126,6 +126,14 @@ func byDriver(n int, driver string) *plan.Topology {
 	return t
 }
 
+// ranks are those of this process.
+func (p *party) ranks() (list []kolo.Rank) {
+	for _, w := range p.worlds {
+		list = append(list, w.Rank())
+	}
+	return list
+}
+
 // leads says whether rank 0 is here, whose process speaks for all.
 func (p *party) leads() bool { return p.worlds[0].Rank() == 0 }
 
@@ -144,9 +152,7 @@ func (p *party) members() []cluster.Member {
 		return p.process.Members()
 	}
 	m := cluster.Self()
-	for _, w := range p.worlds {
-		m.Ranks = append(m.Ranks, w.Rank())
-	}
+	m.Ranks = p.ranks()
 	return []cluster.Member{m}
 }
 
