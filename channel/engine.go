@@ -146,15 +146,16 @@ type JobState struct {
 	_      [52]byte
 	Shares Shares       // the blocks, in place of these, of a job whose starter does a share of it
 	Least  atomic.Int32 // blocks of Shares that are taken at the least; may be read at any time
+	Sized  int64        // bytes that the job touches, of parts that are Cut
 	Cut    bool         // what follows fits the parts; a job that is done again is cut once
 	Blocks int          // their number
 	Around bool         // what is not also read is written around the caches
 	Block  int64        // bytes of a block
 	Most   int64        // blocks that a helper does at a time
-	Back   bool         // each half is done from its other end on: each time the other way round, so that
-	// what the caches hold of the last time is met before it makes room for the rest
-	First []int32 // number of the first block of each part
-	Err   atomic.Pointer[error]
+	First  []int32      // number of the first block of each part
+	Err    atomic.Pointer[error]
+	Back   bool // each of Side is done from its other end on, every second time
+	_      [64]byte
 }
 
 // Blocks is how many blocks of a job that runs are done, and of how many; 0 of 0 where the
@@ -194,48 +195,37 @@ func (s *Side) Take() (block int32, ok bool) {
 }
 
 // Shares is the blocks of a job in one word, so that few processors say in one access what
-// they have done and take more: 16 bits each of the next block, the end of the open
-// ones, the number of blocks that are not done, and of all. Each takes from the end that
-// it chooses: the lower from the first block on, the upper from the last one back. Who
-// starts the job counts as one block that is not done until it leaves.
+// they have done and take more: 16 bits each of the next block, the end of the open ones and
+// the number of blocks that are not done, 15 of where the upper part begins, and one for the
+// direction. The lower part is taken from the first block on, the upper from the last one
+// back. Who starts the job counts as one block that is not done until it leaves.
 type Shares struct {
 	word atomic.Uint64
 	_    [56]byte
 }
 
 // MaxShares is the most blocks of Shares.
-const MaxShares = 1<<16 - 2
+const MaxShares = 1<<15 - 1
 
-// Lay lays blocks open, of which the starter has taken n, from from on.
-func (s *Shares) Lay(blocks, least int, upper bool) (from, n int) {
-	next, end := 0, blocks
-	from, n = portion(&next, &end, blocks, least, upper)
-	s.word.Store(uint64(next)<<48 | uint64(end)<<32 | uint64(blocks+1)<<16 | uint64(blocks))
-	return from, n
+// Range is N blocks that were taken, from From on, of a part that begins or ends at Middle. Where
+// Back is set each part is to be mirrored: it is gone through from its other end on.
+type Range struct {
+	From, N, Middle int
+	Back            bool
 }
 
-// portion takes n of the open blocks next to end, from from on: half of what is open of the
-// taker's own half, or all if that is not more than least; then of the other half, a quarter of
-// what is open, and no more than least. So who comes late or is slow is left with little.
-func portion(next, end *int, blocks, least int, upper bool) (from, n int) {
-	open, own := *end-*next, blocks/2-*next
-	if upper {
-		own = *end - blocks/2
+// Lay lays blocks open, of which the starter takes some. Each time the parts are gone through
+// the other way round, so that what the caches hold of the last time is met before it makes
+// room for the rest. The direction is in the word as all that changes from one time to the
+// next: who joins then finds the rest of the job in its own cache.
+func (s *Shares) Lay(blocks, least int, upper bool) Range {
+	v := shares{end: blocks, left: blocks + 1, middle: blocks / 2, back: s.word.Load()&1 == 0}
+	from, n := v.own(least, upper)
+	if n == 0 {
+		from, n = v.other(least, upper)
 	}
-	switch own = min(open, own); {
-	case own > least:
-		n = max(least, (own+1)/2)
-	case own > 0:
-		n = own
-	case open > 0:
-		n = min(max(1, open/4), least)
-	}
-	if upper {
-		*end -= n
-		return *end, n
-	}
-	*next += n
-	return *next - n, n
+	s.word.Store(v.word())
+	return Range{from, n, v.middle, v.back}
 }
 
 // Open says whether there are blocks to take.
@@ -247,18 +237,92 @@ func (s *Shares) Open() bool {
 // Left is the number of blocks that are not done, the starter among them.
 func (s *Shares) Left() int { return int(s.word.Load() >> 16 & 0xffff) }
 
-// Take notes that the caller has done so many blocks and gives it n of the open
-// ones. It also says how many are not done.
-func (s *Shares) Take(done, least int, upper bool) (from, n, left int) {
+// Take notes that the caller has done so many blocks and gives it open ones of its own part: half
+// of them, or all if that is less than least, so that who is interrupted holds little. It
+// also says how many are not done.
+func (s *Shares) Take(done, least int, upper bool) (r Range, left int) {
 	for {
-		v := s.word.Load()
-		next, end, all := int(v>>48), int(v>>32&0xffff), int(v&0xffff)
-		left = int(v>>16&0xffff) - done
-		if from, n = portion(&next, &end, all, least, upper); n == 0 && done == 0 {
-			return 0, 0, left
+		word := s.word.Load()
+		v := read(word)
+		v.left -= done
+		from, n := v.own(least, upper)
+		if n == 0 && done == 0 {
+			return Range{}, v.left
 		}
-		if s.word.CompareAndSwap(v, uint64(next)<<48|uint64(end)<<32|uint64(left)<<16|uint64(all)) {
-			return from, n, left
+		if s.word.CompareAndSwap(word, v.word()) {
+			return Range{from, n, v.middle, v.back}, v.left
 		}
 	}
+}
+
+// Steal gives the caller open blocks of the other part: a quarter, and no more than least. It is
+// for who has none of its own part, where nobody is at the other or is late there: what
+// another core has written is long in coming.
+func (s *Shares) Steal(least int, upper bool) (r Range) {
+	for {
+		word := s.word.Load()
+		v := read(word)
+		from, n := v.own(least, upper) // of a job that was laid open meanwhile
+		if n == 0 {
+			from, n = v.other(least, upper)
+		}
+		if n == 0 {
+			return Range{}
+		}
+		if s.word.CompareAndSwap(word, v.word()) {
+			return Range{from, n, v.middle, v.back}
+		}
+	}
+}
+
+// Alone says whether nobody has begun with the other part of so many blocks.
+func (s *Shares) Alone(blocks int, upper bool) bool {
+	v := read(s.word.Load())
+	return upper && v.next == 0 || !upper && v.end == blocks
+}
+
+// shares is the word of Shares.
+type shares struct {
+	next, end, left, middle int
+	back                    bool
+}
+
+func read(w uint64) shares {
+	return shares{int(w >> 48), int(w >> 32 & 0xffff), int(w >> 16 & 0xffff), int(w >> 1 & 0x7fff), w&1 == 1}
+}
+
+func (v *shares) word() uint64 {
+	w := uint64(v.next)<<48 | uint64(v.end)<<32 | uint64(v.left)<<16 | uint64(v.middle)<<1
+	if v.back {
+		w++
+	}
+	return w
+}
+
+// own takes n blocks of the taker's part, from from on.
+func (v *shares) own(least int, upper bool) (from, n int) {
+	open := min(v.end-v.next, v.middle-v.next)
+	if upper {
+		open = min(v.end-v.next, v.end-v.middle)
+	}
+	if n = open; n > least {
+		n = max(least, (n+1)/2)
+	}
+	return v.take(max(n, 0), upper)
+}
+
+// other takes n blocks of what is open, where none of them are of the taker's part.
+func (v *shares) other(least int, upper bool) (from, n int) {
+	open := v.end - v.next
+	return v.take(min(open, max(1, open/4), least), upper)
+}
+
+// take takes n blocks from one end.
+func (v *shares) take(n int, upper bool) (int, int) {
+	if upper {
+		v.end -= n
+		return v.end, n
+	}
+	v.next += n
+	return v.next - n, n
 }

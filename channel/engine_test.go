@@ -100,28 +100,48 @@ func TestSideGivesEachBlockOnce(t *testing.T) {
 	require.False(t, ok)
 }
 
-// Whoever takes at an equal pace does its own half alone; whoever is alone does both.
+// Whoever takes gets its own half alone; what is left of the other's it has to steal.
 func TestSharesOfOneHalfEach(t *testing.T) {
 	var s Shares
 	for _, blocks := range []int{2, 3, 8, 33} {
-		s.Lay(blocks, 1, false)
-		for s.Open() {
-			if from, n, _ := s.Take(0, 1, true); n > 0 {
-				require.GreaterOrEqual(t, from, blocks/2, "the upper half of %d", blocks)
+		for _, upper := range []bool{false, true} {
+			own := Range{N: blocks / 2}
+			if upper {
+				own = Range{From: blocks / 2, N: blocks - blocks/2}
 			}
-			if from, n, _ := s.Take(0, 1, false); n > 0 {
-				require.LessOrEqual(t, from+n, blocks/2+1, "the lower half of %d", blocks)
+			r := s.Lay(blocks, blocks, upper)
+			require.Equal(t, []int{own.From, own.N, blocks / 2}, []int{r.From, r.N, r.Middle}, "of %d", blocks)
+			require.True(t, s.Alone(blocks, upper))
+			other, left := s.Take(r.N, blocks, upper)
+			require.Zero(t, other.N)
+			require.Equal(t, blocks-own.N+1, left)
+			for all := own.N; s.Open(); all += r.N {
+				r = s.Steal(1, upper)
+				require.Equal(t, 1, r.N)
+				require.True(t, s.Alone(blocks, upper))
+				if upper {
+					require.Equal(t, blocks-1-all, r.From)
+				} else {
+					require.Equal(t, all, r.From)
+				}
 			}
+			require.Zero(t, s.Steal(1, upper).N)
+			s.Lay(blocks, 1, upper)
+			r, _ = s.Take(0, 1, !upper)
+			require.Positive(t, r.N)
+			require.False(t, s.Alone(blocks, upper))
 		}
-		from, n := s.Lay(blocks, blocks, false)
-		require.Equal(t, []int{0, max(1, blocks/2)}, []int{from, n})
-		all := n
-		for s.Open() {
-			from, n, _ = s.Take(n, 1, false)
-			require.Equal(t, all, from)
-			all += n
-		}
-		require.Equal(t, blocks, all)
+	}
+}
+
+// Every second time the parts are to be mirrored, and whoever takes hears the same.
+func TestSharesTurnBack(t *testing.T) {
+	var s Shares
+	for i := range 4 {
+		r := s.Lay(8, 2, false)
+		require.Equal(t, i%2 == 0, r.Back)
+		r, _ = s.Take(0, 2, true)
+		require.Equal(t, i%2 == 0, r.Back)
 	}
 }
 
@@ -140,31 +160,38 @@ func TestSharesAreTakenOnce(t *testing.T) {
 				for b := from; b < from+n; b++ {
 					taken[b].Add(1)
 				}
-				if from, n, left = s.Take(n, least, upper); n == 0 && left == 0 {
+				r := Range{}
+				if r, left = s.Take(n, least, upper); r.N == 0 && left == 0 {
 					ends.Add(1)
+				} else if r.N == 0 {
+					r = s.Steal(least, upper)
 				}
+				from, n = r.From, r.N
 			}
 		}
 		var s Shares
 		upper := rng.IntN(2) == 0
-		first, mine := s.Lay(blocks, least, upper)
+		mine := s.Lay(blocks, least, upper)
 		require.Equal(t, blocks+1, s.Left())
 		var wg sync.WaitGroup
 		for i := range procs {
 			// ended when no block is open
 			wg.Go(func() {
 				side := i%2 == 0
-				from, n, _ := s.Take(0, least, side)
-				take(&s, from, n, side)
+				r, _ := s.Take(0, least, side)
+				if r.N == 0 {
+					r = s.Steal(least, side)
+				}
+				take(&s, r.From, r.N, side)
 			})
 		}
-		take(&s, first, mine, upper)
-		if _, _, left := s.Take(1, 1, upper); left == 0 {
+		take(&s, mine.From, mine.N, upper)
+		if _, left := s.Take(1, 1, upper); left == 0 {
 			ends.Add(1)
 		}
 		wg.Wait()
 		require.False(t, s.Open())
-		require.Equal(t, int32(1), ends.Load(), "of %d blocks, %d of the starter", blocks, mine)
+		require.Equal(t, int32(1), ends.Load(), "of %d blocks, %d of the starter", blocks, mine.N)
 		for b := range taken {
 			require.Equal(t, int32(1), taken[b].Load(), "block %d of %d", b, blocks)
 		}

@@ -32,6 +32,7 @@ const (
 	classes    = 2 * levels
 
 	// For awaited jobs.
+	latePeer    = 4000       // looks, some 2 us, at the end of the own part before blocks of the other's are taken
 	staySpins   = 20000      // looks, some 10 us, of the starter for the end of what a helper does
 	lingerLooks = 50000      // looks, some 25 to 50 us, of a worker for the next job before it yields
 	nextLooks   = 8000       // and where it has found but one since it yielded: a rank may have come to stand behind it
@@ -107,7 +108,10 @@ func (e *Engine) Close() {
 
 // Start does a small job at once and lays a large one open for the workers.
 func (e *Engine) Start(t channel.Turn, j *channel.Job) {
-	size := j.Size()
+	size := j.State.Sized
+	if !j.State.Cut {
+		size = j.Size()
+	}
 	if size <= e.small {
 		j.Done(t, runAll(j))
 		return
@@ -116,11 +120,11 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 		j.State.Err.Store(nil)
 	}
 	blocks := cut(j, size)
-	j.State.Back = !j.State.Back
 	if j.Awaited && size <= channel.MaxAwaited && blocks <= channel.MaxShares {
 		e.stay(t, j, blocks)
 		return
 	}
+	j.State.Back = !j.State.Back
 	j.State.Left.Store(int64(blocks))
 	c := classOf(j.Priority, max(size, j.Call))
 	j.State.Class.Store(int32(c))
@@ -135,27 +139,34 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 // stay does a job with whoever joins, until all is done or a helper takes long for its
 // last blocks: then that one ends the job. Each core begins at its own end, where the other
 // core's caches hold nothing: to bring 16 KiB from there takes longer than the rest of a call.
+// For the same reason none takes what is left of the other's part before that one is late.
 func (e *Engine) stay(t channel.Turn, j *channel.Job, blocks int) {
 	share, least := &j.State.Shares, int(j.State.Least.Load())
 	upper := cpu.CPU()&1 == 1
-	from, n := share.Lay(blocks, least, upper)
+	r := share.Lay(blocks, least, upper)
 	if e.shared.Load() != j {
 		e.shared.Store(j)
 	}
 	if n := e.awaited.Add(1); e.lingers.Load() == 0 && int32(n-e.alone.Load()) > 0 && e.procs > 1 {
 		e.cond.Signal()
 	}
-	for n > 0 {
-		runBlocks(j, from, n, upper)
-		from, n, _ = share.Take(n, least, upper)
+	for r.N > 0 {
+		runBlocks(j, r)
+		r, _ = share.Take(r.N, least, upper)
 	}
-	for range staySpins {
+	for i := 0; i < staySpins; i++ {
 		if share.Left() == 1 { // nobody else looks at the job any more
 			j.Done(t, failed(j))
 			return
 		}
+		if share.Open() && (i >= latePeer || share.Alone(blocks, upper)) {
+			for r = share.Steal(least, upper); r.N > 0; i = 0 {
+				runBlocks(j, r)
+				r, _ = share.Take(r.N, least, upper)
+			}
+		}
 	}
-	if _, _, left := share.Take(1, 1, upper); left == 0 {
+	if _, left := share.Take(1, 1, upper); left == 0 {
 		j.Done(t, failed(j))
 	}
 }
@@ -163,50 +174,55 @@ func (e *Engine) stay(t channel.Turn, j *channel.Job, blocks int) {
 // join does blocks of a job that its starter is at.
 func (e *Engine) join(j *channel.Job) {
 	upper := cpu.CPU()&1 == 1
-	least := int(j.State.Least.Load())
-	from, n, left := j.State.Shares.Take(0, least, upper)
-	if n == 0 {
-		return
-	}
-	for n > 0 {
-		runBlocks(j, from, n, upper)
-		from, n, left = j.State.Shares.Take(n, least, upper)
-	}
-	if left == 0 {
-		j.Done(nil, failed(j))
+	share, least := &j.State.Shares, int(j.State.Least.Load())
+	for i := 0; share.Open(); i++ {
+		r, left := share.Take(0, least, upper)
+		if r.N == 0 && i >= latePeer {
+			r = share.Steal(least, upper)
+		}
+		if r.N == 0 {
+			continue
+		}
+		for i = 0; r.N > 0; {
+			runBlocks(j, r)
+			r, left = share.Take(r.N, least, upper)
+		}
+		if left == 0 {
+			j.Done(nil, failed(j))
+			return
+		}
 	}
 }
 
-// runBlocks does blocks of a job that were taken from one half, as Shares counts them: the
-// upper ones from the last one back. A panic in one is the job's error.
-func runBlocks(j *channel.Job, from, n int, upper bool) {
+// runBlocks does blocks of a job that were taken from one part. A panic in one is the job's error.
+func runBlocks(j *channel.Job, r channel.Range) {
 	defer catch(j)
-	for least := int(j.State.Least.Load()); n > 0; {
-		k := min(n, least)
-		n -= k
-		b := from
+	upper := r.From >= r.Middle
+	for least := int(j.State.Least.Load()); r.N > 0; {
+		k := min(r.N, least)
+		r.N -= k
+		b := r.From
 		if upper {
-			b += n
+			b += r.N
 		} else {
-			from += k
+			r.From += k
 		}
-		b = place(&j.State, b, k)
+		if r.Back {
+			b = mirrored(r.Middle, j.State.Blocks, b, k)
+		}
 		for end := b + k; b < end; {
 			b += runBlock(j, b, end)
 		}
 	}
 }
 
-// place is where k blocks of one half lie, from b on: there, or mirrored in their half.
-func place(s *channel.JobState, b, k int) int {
-	switch half := s.Blocks / 2; {
-	case !s.Back:
-		return b
-	case b < half:
-		return half - b - k
-	default:
-		return half + s.Blocks - b - k
+// mirrored is where k blocks from b on lie, if what is before and what is behind middle is each
+// mirrored.
+func mirrored(middle, blocks, b, k int) int {
+	if b < middle {
+		return middle - b - k
 	}
+	return middle + blocks - b - k
 }
 
 // catch makes a panic the job's error.
@@ -322,7 +338,7 @@ func cut(j *channel.Job, size int64) int {
 	}
 	s.Most = max(1, most*n/size)
 	s.Least.Store(int32(max(1, leastTaken*n/size)))
-	s.Blocks, s.Around, s.Cut = int(n), size >= around, true
+	s.Blocks, s.Sized, s.Around, s.Cut = int(n), size, size >= around, true
 	return s.Blocks
 }
 
@@ -386,7 +402,10 @@ func (e *Engine) doSome(j *channel.Job) (n int64) {
 				break
 			}
 			n++
-			b := place(&j.State, int(block), 1)
+			b := int(block)
+			if j.State.Back {
+				b = mirrored(j.State.Blocks/2, j.State.Blocks, b, 1)
+			}
 			runBlock(j, b, b+1)
 			if e.hurried(int(j.State.Class.Load())) {
 				return n
@@ -424,9 +443,9 @@ func (e *Engine) unlist(j *channel.Job) error {
 	return failed(j)
 }
 
-// runBlock does block b of a job and, where that is folded, those of the same part
-// behind it and before end. It returns their number. What is copied to several places is to
-// be in the first cache when it is read again.
+// runBlock does block b of a job and those of the same part behind it and before end. It
+// returns their number. What is copied to several places is to be in the first cache when it
+// is read again, so it is no more than wideBlock bytes at a time.
 func runBlock(j *channel.Job, b, end int) int {
 	first := j.State.First
 	lo, hi := 0, len(first)-1
@@ -438,11 +457,12 @@ func runBlock(j *channel.Job, b, end int) int {
 			hi = mid - 1
 		}
 	}
-	n := 1
-	if len(j.Parts[lo].Src) > 1 {
-		if n = end - b; lo+1 < len(first) {
-			n = min(n, int(first[lo+1])-b)
-		}
+	n := end - b
+	if lo+1 < len(first) {
+		n = min(n, int(first[lo+1])-b)
+	}
+	if len(j.Parts[lo].Src) == 1 && len(j.Parts[lo].Dst) > 1 {
+		n = max(1, min(n, int(wideBlock/j.State.Block)))
 	}
 	off := int64(b-int(first[lo])) * j.State.Block
 	runPart(j, lo, off, min(int64(n)*j.State.Block, j.Parts[lo].Len()-off))

@@ -139,13 +139,15 @@ func TestPlacesOfBlocks(t *testing.T) {
 	for blocks := 1; blocks < 40; blocks++ {
 		for k := 1; k <= blocks; k++ {
 			for _, back := range []bool{false, true} {
-				s := channel.JobState{Blocks: blocks, Back: back}
 				seen := make([]bool, blocks)
 				half := blocks / 2
 				for from, end := 0, half; from < blocks; end = blocks {
 					for ; from < end; from += min(k, end-from) {
 						n := min(k, end-from)
-						at := place(&s, from, n)
+						at := from
+						if back {
+							at = mirrored(half, blocks, from, n)
+						}
 						require.Equal(t, from < half, at+n <= half, "%d blocks from %d of %d", n, from, blocks)
 						for b := at; b < at+n; b++ {
 							require.False(t, seen[b], "block %d of %d twice", b, blocks)
