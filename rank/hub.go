@@ -44,7 +44,9 @@ type hub struct {
 	passed  atomic.Uint64 // base, of every passedEach-th
 	spare   []*round
 	running bool // rounds[0] is being done
-	job     channel.Job
+	_       [cacheLine]byte
+	job     channel.Job // with no word near that each call writes: the engine's workers read it
+	_       [cacheLine]byte
 	made    []askedBy // the calls that job was made of, if a round of the same needs no look at them
 	large   bool      // of each of them the ranks would help the engine while they wait
 	jobHere bool      // the job has ended inside Start
@@ -458,10 +460,17 @@ func (h *hub) advance() {
 // startJob lets the medium do the running round.
 func (h *hub) startJob() {
 	h.jobHere = false
-	h.job.Awaited = h.rounds[0].turns == len(h.mine)
+	h.await(h.rounds[0].turns == len(h.mine))
 	h.p.engine.Start(h.shard, &h.job)
 	if h.jobHere {
 		h.finish(nil)
+	}
+}
+
+// await says whether all ranks do nothing but wait for the job.
+func (h *hub) await(all bool) {
+	if h.job.Awaited != all { // else the job is not written to
+		h.job.Awaited = all
 	}
 }
 

@@ -172,7 +172,7 @@ func (h *hub) repeat(a *arrivals, seq uint64) bool {
 		return false
 	}
 	h.jobHere = false
-	h.job.Awaited = h.large
+	h.await(h.large)
 	h.p.engine.Start(h.shard, &h.job)
 	if !h.jobHere { // its end comes as a message
 		h.running = true
