@@ -111,6 +111,8 @@ func newPair(t *testing.T, worlds []*rank.World, size int, c rank.WindowConfig) 
 	p.target, err = p.a.Connect(t.Context(), 1)
 	require.NoError(t, err)
 	require.Equal(t, []rank.Region{p.region}, p.target.Regions())
+	require.EqualValues(t, 1, p.target.Peer())
+	require.Equal(t, c.Name, p.a.Name())
 	return p
 }
 

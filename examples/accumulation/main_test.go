@@ -6,15 +6,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/kolo-ccl/kolo/internal/exampletest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestExampleRuns(t *testing.T) {
-	var out strings.Builder
-	require.NoError(t, run(t.Context(), &out))
-	t.Log(out.String())
-	require.Equal(t, 2, strings.Count(out.String(), "y = "))
+	require.Equal(t, 2, strings.Count(exampletest.Output(t, run), "y = "))
 }
 
 // k passes are one batch that is k times larger, and communicate as often.

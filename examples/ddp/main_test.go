@@ -14,15 +14,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/kolo-ccl/kolo/internal/exampletest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestExampleRuns(t *testing.T) {
-	var out strings.Builder
-	require.NoError(t, run(t.Context(), &out))
-	t.Log(out.String())
-	require.Equal(t, len(ways), strings.Count(out.String(), "after 100 steps"))
+	require.Equal(t, len(ways), strings.Count(exampletest.Output(t, run), "after 100 steps"))
 }
 
 // Every way trains like one rank with the whole batch, all the way.

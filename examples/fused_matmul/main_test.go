@@ -6,14 +6,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/kolo-ccl/kolo/internal/exampletest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestExampleRuns(t *testing.T) {
-	var out strings.Builder
-	require.NoError(t, run(t.Context(), &out))
-	t.Log(out.String())
-	require.Contains(t, out.String(), "the results are equal")
-	require.Equal(t, tiles, strings.Count(out.String(), "chunk "))
+	out := exampletest.Output(t, run, "the results are equal")
+	require.Equal(t, tiles, strings.Count(out, "chunk "))
 }

@@ -1,22 +1,15 @@
 package main
 
 import (
-	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/kolo-ccl/kolo/internal/exampletest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestExampleRuns(t *testing.T) {
-	var out strings.Builder
-	require.NoError(t, run(t.Context(), &out))
-	t.Log(out.String())
-	for _, want := range wants {
-		require.Contains(t, out.String(), want)
-	}
+	exampletest.Output(t, run, "right on all ranks", "algorithm: fabric", "ring")
 }
-
-var wants = []string{"right on all ranks", "algorithm: fabric", "ring"}

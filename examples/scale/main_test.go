@@ -1,21 +1,23 @@
 package main
 
 import (
+	"context"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/kolo-ccl/kolo/internal/exampletest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestExampleRuns(t *testing.T) {
-	var out strings.Builder
-	require.NoError(t, run(&out, []int{8, 32}))
-	t.Log(out.String())
-	require.Equal(t, 4, strings.Count(out.String(), " tok\n"))
+	out := exampletest.Output(t, func(_ context.Context, out io.Writer) error { return run(out, []int{8, 32}) })
+	require.Equal(t, 4, strings.Count(out, " tok\n"))
 }
 
 // A thousand NPUs lose less than 5 % with two levels, and much more with a flat ring.

@@ -238,6 +238,9 @@ var layers = []*layer{
 		{public, "a command is made of what users have"},
 		{"cmd/*/internal/*", "and of its own parts"},
 	}},
+	{name: "internal/exampletest", is: kit | private, goes: []string{"exampletest.go"}, imports: []edge{
+		{"cluster", "the processes of an example meet"},
+	}},
 	{name: "examples/*", is: program, goes: []string{"*"}, imports: []edge{
 		{public, "an example shows what users have"},
 	}},

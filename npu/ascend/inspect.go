@@ -34,8 +34,8 @@ type Part struct {
 	Err                 error // why it is of no use; nil where it works
 }
 
-// Way is a kind of link that devices may have.
-type Way struct {
+// LinkReport is what there is of a kind of link that devices may have.
+type LinkReport struct {
 	Link    kolo.Link
 	Has     string   // what there is of it, "" if nothing
 	Missing []string // what it lacks; none where it can be used
@@ -113,9 +113,9 @@ func runTool(ctx context.Context, name string, arg ...string) ([]byte, error) {
 	return exec.CommandContext(ctx, name, arg...).Output()
 }
 
-// Ways says for HCCS, RoCE and PCIe what there is and what is missing.
-func (r *Report) Ways() []Way {
-	base := Way{}
+// Links says for HCCS, RoCE and PCIe what there is and what is missing.
+func (r *Report) Links() []LinkReport {
+	base := LinkReport{}
 	if r.Library.Err != nil {
 		base.Missing = append(base.Missing, "AscendCL")
 	}
@@ -159,7 +159,7 @@ func (r *Report) Ways() []Way {
 	default:
 		roce.Has = fmt.Sprintf("%d of %d ports up with an address, MTU %d", up, len(r.Ports), mtu)
 	}
-	return []Way{hccs, roce, pcie}
+	return []LinkReport{hccs, roce, pcie}
 }
 
 // Plan is the topology of one server with a rank for each of its devices: what npu-smi or
@@ -237,11 +237,11 @@ func (r *Report) String() string {
 			line("health", "network port of device %d: %v", i, err)
 		}
 	}
-	for _, w := range r.Ways() {
-		if len(w.Missing) == 0 {
-			line(w.Link.String(), "%s", w.Has)
+	for _, l := range r.Links() {
+		if len(l.Missing) == 0 {
+			line(l.Link.String(), "%s", l.Has)
 		} else {
-			line(w.Link.String(), "missing: %s", strings.Join(w.Missing, ", "))
+			line(l.Link.String(), "missing: %s", strings.Join(l.Missing, ", "))
 		}
 	}
 	if t, err := r.Plan(); err == nil {

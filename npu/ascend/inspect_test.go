@@ -44,9 +44,9 @@ func TestInspect(t *testing.T) {
 	require.Len(t, r.Topology.Devices, 8)
 	require.Len(t, r.Ports, 8)
 	require.Equal(t, []ascend.Condition{ascend.Normal, ascend.Normal, ascend.Major, ascend.Normal}, r.Health)
-	for _, w := range r.Ways() {
-		require.Empty(t, w.Missing, w.Link)
-		require.NotEmpty(t, w.Has, w.Link)
+	for _, l := range r.Links() {
+		require.Empty(t, l.Missing, l.Link)
+		require.NotEmpty(t, l.Has, l.Link)
 	}
 	text := r.String()
 	for _, want := range []string{lib.Path + ", version 1.17.0", lib.DCMI, "device 2: major fault", "port of device 2: not reachable", "MTU 4096", "between 28 pairs"} {
@@ -98,9 +98,9 @@ func TestInspectAsksDCMI(t *testing.T) {
 		{ascend.PathHCCS, ascend.PathHCCS, ascend.PathSelf, ascend.PathSIO},
 		{ascend.PathHCCS, ascend.PathHCCS, ascend.PathSIO, ascend.PathSelf},
 	}, r.Topology.Paths)
-	ways := r.Ways()
-	require.Empty(t, ways[0].Missing)
-	require.NotEmpty(t, ways[1].Missing)
+	links := r.Links()
+	require.Empty(t, links[0].Missing)
+	require.NotEmpty(t, links[1].Missing)
 	require.Contains(t, r.String(), "roce              missing: what hccn_tool says of the ports")
 }
 
@@ -111,8 +111,8 @@ func TestInspectWhereNothingIs(t *testing.T) {
 	}
 	require.ErrorIs(t, r.Library.Err, kolo.ErrUnsupported)
 	require.ErrorIs(t, r.DCMI.Err, kolo.ErrUnsupported)
-	for _, w := range r.Ways() {
-		require.Contains(t, w.Missing, "AscendCL", w.Link)
+	for _, l := range r.Links() {
+		require.Contains(t, l.Missing, "AscendCL", l.Link)
 	}
 	for _, want := range []string{"/nowhere/libascendcl.so", "/nowhere/libdcmi.so", "npu-smi", "hccn_tool", "pcie              missing: AscendCL, a device"} {
 		require.Contains(t, r.String(), want)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -227,6 +228,14 @@ func (p Place) Bytes() []byte {
 	}
 	off := p.Addr - p.Block.Addr
 	return p.Block.Data[off : off+uint64(p.Size) : off+uint64(p.Size)]
+}
+
+// foreign is the error of an event or a notify that another driver has made, or nobody.
+func (c *Core) foreign(what string, v any) error {
+	if v == nil || reflect.ValueOf(v).Kind() == reflect.Pointer && reflect.ValueOf(v).IsNil() {
+		return fmt.Errorf("%w: the %s is nil; driver %s wants one that its own devices have made", npu.ErrForeign, what, c.cfg.Name)
+	}
+	return fmt.Errorf("%w: the %s is a %T of another driver; driver %s wants one that its own devices have made", npu.ErrForeign, what, v, c.cfg.Name)
 }
 
 // Protect calls f and turns a panic of what users wrote into an error.

@@ -57,7 +57,7 @@ func (e *Event) Since(earlier npu.Event) (time.Duration, error) {
 	c := e.device.core
 	from, ok := earlier.(*Event)
 	if !ok || from == nil || from.device.core != c {
-		return 0, e.error("since", fmt.Errorf("%w: the earlier event, a %T, is none of this driver %s", npu.ErrForeign, earlier, c.cfg.Name))
+		return 0, e.error("since", c.foreign("earlier event", earlier))
 	}
 	measure, err := e.since(from)
 	if err != nil {

@@ -310,7 +310,7 @@ func (s *Stream) event(e npu.Event) (*Event, error) {
 	own, ok := e.(*Event)
 	switch {
 	case !ok || own == nil:
-		return nil, fmt.Errorf("%w: a %T is no event of driver %s", npu.ErrForeign, e, s.device.core.cfg.Name)
+		return nil, s.device.core.foreign("event", e)
 	case own.device != s.device:
 		return nil, fmt.Errorf("%w: event %q is of device %d; use a notify between devices", npu.ErrForeign, own.Name(), own.device.index)
 	case own.closed:
@@ -324,7 +324,7 @@ func (s *Stream) notify(n npu.Notify) (*Notify, error) {
 	own, ok := n.(*Notify)
 	switch {
 	case !ok || own == nil || own.device.core != s.device.core:
-		return nil, fmt.Errorf("%w: a %T is no notify of this driver %s", npu.ErrForeign, n, s.device.core.cfg.Name)
+		return nil, s.device.core.foreign("notify", n)
 	case own.closed || own.device.closed:
 		return nil, fmt.Errorf("%w: notify %q", kolo.ErrClosed, own.Name())
 	}

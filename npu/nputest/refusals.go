@@ -71,8 +71,10 @@ func checkBadCalls(r *rig) {
 	r.is(s.Copy(kolo.HostMemory(make([]byte, 8)), kolo.HostMemory(make([]byte, 8))), npu.ErrForeign)
 	r.is(s.Copy(a, kolo.Memory{Space: 1 << 31, Addr: 512, Size: 64}), npu.ErrForeign)
 	r.is(s.Callback(nil), kolo.ErrArgument)
-	r.is(s.Record(nil), npu.ErrForeign)
-	r.is(s.Await(nil), npu.ErrForeign)
+	for _, err := range []error{s.Record(nil), s.Wait(nil), s.Signal(nil), s.Await(nil)} {
+		r.is(err, npu.ErrForeign)
+		require.ErrorContains(r, err, " is nil")
+	}
 	r.is(r.notify(r.d).Fail(nil), kolo.ErrArgument)
 	r.sync(s)
 }
