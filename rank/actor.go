@@ -1,6 +1,7 @@
 package rank
 
 import (
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -67,19 +68,22 @@ type cut struct {
 type quit struct {
 	cause error
 	done  chan struct{}
+	err   error // of closing; behind done
 }
 
 func newRankActor(p *process, r kolo.Rank) (*rankActor, error) {
 	a := &rankActor{p: p, rank: r, channels: map[kolo.Rank]*channel.Channel{}}
 	a.shard = p.sys.NewShard(r.String())
-	e, err := p.driver.Open(r)
+	err := a.guarded(func() (err error) {
+		a.endpoint, err = p.driver.Open(r)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("open endpoint of %v: %w", r, err)
 	}
-	a.endpoint = e
 	a.self, err = actor.Spawn[message](a.shard, actor.Props{Name: r.String(), Limit: 1 << 24, OnExit: a.exited, Dropped: a.dropped}, a)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, a.closeEndpoint())
 	}
 	return a, nil
 }
@@ -111,7 +115,7 @@ func (a *rankActor) refuse(from *actor.Shard, m message, err error) {
 	case *linkCheck:
 		close(m.done)
 	case *quit:
-		a.endpoint.Close()
+		m.err = a.closeEndpoint()
 		close(m.done)
 	default:
 		a.refuseOneSided(from, m, err)
@@ -152,7 +156,10 @@ func (a *rankActor) exited(err error) {
 func (a *rankActor) stop(cause error) error {
 	q := &quit{cause: cause, done: make(chan struct{})}
 	a.tell(nil, q)
-	return a.p.answered(q.done, fmt.Sprintf("the actor of %v", a.rank))
+	if err := a.p.answered(q.done, fmt.Sprintf("the actor of %v", a.rank)); err != nil {
+		return err
+	}
+	return q.err
 }
 
 const heldUp = "a callback that does not return, as Config.Warned, may hold up the runtime"
@@ -230,14 +237,33 @@ func (a *rankActor) channel(peer kolo.Rank) (*channel.Channel, error) {
 	return c, nil
 }
 
-// connect calls the driver, whose panic is an error of the caller's.
+// connect asks the driver for a Conn.
 func (a *rankActor) connect(peer kolo.Rank) (c channel.Conn, err error) {
+	err = a.guarded(func() (err error) {
+		c, err = a.endpoint.Connect(peer)
+		return err
+	})
+	return c, err
+}
+
+// closeEndpoint gives the endpoint back to the driver.
+func (a *rankActor) closeEndpoint() error {
+	return a.guarded(func() error { a.endpoint.Close(); return nil })
+}
+
+// guarded calls the driver.
+func (a *rankActor) guarded(f func() error) error {
+	return guarded(fmt.Sprintf("driver of %v", a.rank), f)
+}
+
+// guarded calls what is not of this module, as a driver: its panic is an error of the caller's.
+func guarded(what string, f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &actor.PanicError{Actor: fmt.Sprintf("driver of %v", a.rank), Value: v, Stack: debug.Stack()}
+			err = &actor.PanicError{Actor: what, Value: v, Stack: debug.Stack()}
 		}
 	}()
-	return a.endpoint.Connect(peer)
+	return f()
 }
 
 // cutOff closes the channels to ranks that will not answer any more.
@@ -261,7 +287,7 @@ func (a *rankActor) quit(m *quit) {
 	for _, c := range a.channels {
 		c.Close(m.cause)
 	}
-	a.endpoint.Close()
+	m.err = a.closeEndpoint()
 	a.self.From(a.shard).Stop()
 	close(m.done)
 }

@@ -209,6 +209,9 @@ func (a *rankActor) connectTo(g *Target) {
 	if err == nil {
 		err = a.cut[g.peer]
 	}
+	if err == nil {
+		err = g.win.over() // Close comes behind, or has come
+	}
 	if a.targets[g.conn] = g; err == nil {
 		err = a.p.greet(a.shard, &greeting{kind: greetHello, conn: g.conn, from: a.rank, to: g.peer, window: g.win.name})
 	}

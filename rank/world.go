@@ -99,7 +99,11 @@ func newProcess(n int, given Config, part *Part, mine []kolo.Rank) (*process, er
 	if err := p.openEngine(); err != nil {
 		return nil, err
 	}
-	driver, err := open(p.engine)
+	var driver channel.Driver
+	err = guarded("channel driver", func() (err error) {
+		driver, err = open(p.engine)
+		return err
+	})
 	if err == nil {
 		p.staged = stagedBy(driver, part != nil)
 		driver, err = wrapDriver(&cfg, driver)
@@ -115,11 +119,22 @@ func newProcess(n int, given Config, part *Part, mine []kolo.Rank) (*process, er
 	p.actors = make([]*rankActor, n)
 	for _, r := range mine {
 		if p.actors[r], err = newRankActor(p, r); err != nil {
-			return nil, errors.Join(err, p.close(context.Background()))
+			return nil, errors.Join(err, p.stopActors(err), p.close(context.Background()))
 		}
 	}
 	p.watchDevices(mine)
 	return p, nil
+}
+
+// stopActors closes the endpoints of the ranks that there are.
+func (p *process) stopActors(cause error) error {
+	var errs []error
+	for _, a := range p.actors {
+		if a != nil {
+			errs = append(errs, a.stop(cause))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func newSystem(part *Part) *actor.System {
@@ -151,7 +166,14 @@ func wrapDriver(c *Config, inner channel.Driver) (channel.Driver, error) {
 	if c.Wrap == nil {
 		return inner, nil
 	}
-	outer, err := c.Wrap(inner)
+	var outer channel.Driver
+	err := guarded("Config.Wrap", func() (err error) {
+		outer, err = c.Wrap(inner)
+		return err
+	})
+	if err == nil && outer == nil {
+		err = fmt.Errorf("%w: it has made no driver", kolo.ErrArgument)
+	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("Config.Wrap: %w", err), inner.Close())
 	}
@@ -185,9 +207,15 @@ func (p *process) openEngine() error {
 	if p.cfg.Engine == nil {
 		return nil
 	}
-	if p.engine = p.cfg.Engine(p.host); p.engine == nil {
+	err := guarded("Config.Engine", func() error {
+		if p.engine = p.cfg.Engine(p.host); p.engine == nil {
+			return fmt.Errorf("%w: Config.Engine has made no engine", kolo.ErrArgument)
+		}
+		return nil
+	})
+	if err != nil {
 		p.host.Close()
-		return fmt.Errorf("%w: Config.Engine has made no engine", kolo.ErrArgument)
+		return err
 	}
 	return p.stageApart()
 }
@@ -208,8 +236,8 @@ func (p *process) close(ctx context.Context) error {
 	p.unwatchDevices()
 	err := p.sys.Close(ctx)
 	if err == nil {
-		p.closeEngine()
-		err = p.driver.Close()
+		err = guarded("engine", func() error { p.closeEngine(); return nil })
+		err = errors.Join(err, guarded("channel driver", p.driver.Close))
 	}
 	if p.outside != nil && p.outside.part.Closed != nil {
 		err = errors.Join(err, p.outside.part.Closed())
