@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -34,14 +33,9 @@ func (b *bounded) Write(p []byte) (int, error) {
 func newCommand(ctx context.Context, argv []string) *exec.Cmd {
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.SysProcAttr = ownGroup()
-	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGTERM) }
+	c.Cancel = func() error { return askGroup(c.Process) }
 	c.WaitDelay = grace
 	return c
-}
-
-// endGroup ends what is left of a process's group.
-func endGroup(c *exec.Cmd) {
-	_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // fails if nobody is left, as it should be
 }
 
 // runProcess runs a command until it ends, or for at most limit, and leaves nothing of
@@ -56,7 +50,7 @@ func runProcess(ctx context.Context, limit time.Duration, argv []string) (*bytes
 		return &out.Buffer, err
 	}
 	err := c.Wait()
-	endGroup(c)
+	endGroup(c.Process)
 	switch {
 	case ctx.Err() != nil:
 		return &out.Buffer, ctx.Err()
@@ -104,7 +98,7 @@ func startBusy(ctx context.Context) (end func(), err error) {
 		return nil, err
 	}
 	return func() {
-		endGroup(c)
+		endGroup(c.Process)
 		_ = c.Wait() // it was killed
 	}, nil
 }

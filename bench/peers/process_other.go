@@ -1,8 +1,17 @@
-//go:build unix && !linux
+//go:build !unix
 
 package main
 
-import "syscall"
+import (
+	"os"
+	"syscall"
+)
 
-// ownGroup makes a process the leader of a group.
-func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+// ownGroup does nothing: there are no groups of processes.
+func ownGroup() *syscall.SysProcAttr { return nil }
+
+// askGroup ends a process.
+func askGroup(p *os.Process) error { return p.Kill() }
+
+// endGroup ends a process.
+func endGroup(p *os.Process) { _ = p.Kill() } // it may have ended
