@@ -22,6 +22,9 @@ const (
 	slowBy = 4
 )
 
+// crowdedDelay is what a message may take where there is more to run than processors.
+const crowdedDelay = 2 * time.Millisecond
+
 // figures are what the links of a world have been found to be, and what was made of it.
 // They come of the same reports on all processes, and are the same.
 type figures struct {
@@ -240,9 +243,13 @@ func edgeText(e kolo.Edge) string {
 }
 
 // warnings are of ways that are much slower than expected, those of a kind together. Within
-// a host that is so where all of them are: one alone is more likely to have been disturbed.
+// a host that is so where all of them are: one alone is more likely to have been disturbed. Where a
+// host is crowded nothing within it is slow, and only what no scheduler takes is a long delay.
 func (f *figures) warnings(r *roster) (list []Warning) {
-	of := r.processes()
+	of, crowded := r.processes(), make([]bool, len(r.Members))
+	for q := range crowded {
+		crowded[q] = r.crowd(q) != ""
+	}
 	for _, c := range f.classes {
 		if c.link == kolo.LinkHCCS {
 			continue // a busy processor, which is nobody's link
@@ -254,11 +261,12 @@ func (f *figures) warnings(r *roster) (list []Warning) {
 			if c.near {
 				e = c.best[r.Members[of[x.A]].place()]
 			}
-			if e.Latency > slowBy*c.typical.Latency {
+			busy := crowded[of[x.A]] || crowded[of[x.B]]
+			if e.Latency > slowBy*c.typical.Latency && !(busy && e.Latency < crowdedDelay) {
 				late.add(x)
 				worst.Latency = max(worst.Latency, e.Latency)
 			}
-			if e.Bandwidth > 0 && e.Bandwidth*slowBy < c.typical.Bandwidth {
+			if e.Bandwidth > 0 && e.Bandwidth*slowBy < c.typical.Bandwidth && !(busy && c.near) {
 				slow.add(x)
 				worst.Bandwidth = min(worst.Bandwidth, e.Bandwidth)
 			}

@@ -18,7 +18,7 @@ func Self() Member {
 
 // thisHost is where this process runs.
 func thisHost(rack string) Host {
-	h := Host{Rack: rack, User: os.Getuid(), Cores: runtime.NumCPU(), Processors: allowed(), RDMA: rocePorts(os.DirFS("/sys/class/infiniband"))}
+	h := Host{Rack: rack, User: os.Getuid(), Cores: runtime.NumCPU(), Processors: allowed(), Load: load(), RDMA: rocePorts(os.DirFS("/sys/class/infiniband"))}
 	h.Name, _ = os.Hostname() // without a name it is known by its machine
 	read := func(path string) string {
 		b, err := os.ReadFile(path)

@@ -360,6 +360,54 @@ func TestFiguresOfOneHostAndTheirSources(t *testing.T) {
 	require.Contains(t, f.topology.String(), "(default, measured within 2x of it)")
 }
 
+// Where there is more to run than processors, what a scheduler takes is no reason to warn; Explain
+// says that it is so. Where there is room it is, and so is what no scheduler takes.
+func TestCrowdedHostsAreNoReasonToWarn(t *testing.T) {
+	us := int64(time.Microsecond)
+	for name, c := range map[string]struct {
+		hosts   []string
+		cores   int
+		load    float64
+		latency int64
+		rate    int64
+		warns   []string
+		crowd   string
+	}{
+		"room":                 {[]string{"a", "a"}, 2, 0.4, 33 * us, 6e9, []string{"a long delay: 33µs, expected 2µs"}, ""},
+		"not known":            {[]string{"a", "a", "a"}, 0, 9, 33 * us, 6e9, []string{"a long delay: 33µs"}, ""},
+		"more processes":       {[]string{"a", "a", "a"}, 2, 0, 33 * us, 1e8, nil, "host a is crowded: 3 processes, and a load of 0.0 before, on 2 processors"},
+		"others":               {[]string{"a", "a"}, 2, 1.3, 33 * us, 6e9, nil, "host a is crowded: 2 processes, and a load of 1.3 before, on 2 processors"},
+		"longer than that":     {[]string{"a", "a", "a"}, 2, 0, 3000 * us, 6e9, []string{"a long delay: 3.3ms"}, "host a is crowded"},
+		"hosts, not so long":   {[]string{"a", "b"}, 1, 2, 900 * us, 1.2e9, nil, "host a is crowded"},
+		"hosts, of a slow way": {[]string{"a", "b"}, 1, 2, 900 * us, 1e7, []string{"slow: 10 MB/s, expected 1.2 GB/s"}, "host b is crowded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := population(c.hosts...)
+			for q := range r.Members {
+				r.Members[q].Host.Cores, r.Members[q].Host.Load = c.cores, c.load
+			}
+			base, err := r.topology("")
+			require.NoError(t, err)
+			link := kolo.LinkSHM
+			if c.hosts[0] != c.hosts[1] {
+				link = kolo.LinkTCP
+			}
+			list := appointments(r, base, r.driver, MeasureQuick.effort())
+			f := newFigures(r, base, list, told(r, list, func(appointment) report { return report{Link: link, Latency: c.latency, Bandwidth: c.rate} }))
+			warnings := f.warnings(r)
+			require.Len(t, warnings, len(c.warns), "%v", warnings)
+			for i, w := range warnings {
+				require.Contains(t, w.Check, c.warns[i])
+			}
+			if text := strings.Join(r.crowds(), "\n"); c.crowd == "" {
+				require.Empty(t, text)
+			} else {
+				require.Contains(t, text, c.crowd)
+			}
+		})
+	}
+}
+
 // Whoever has come to another table makes all keep the defaults.
 func TestTablesThatDifferAreDropped(t *testing.T) {
 	r := population("a", "b")

@@ -1,6 +1,9 @@
 package cluster
 
 import (
+	"cmp"
+	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"strconv"
@@ -71,4 +74,54 @@ func (r *roster) cores(of int) int {
 		return most
 	}
 	return n
+}
+
+// load is the load of a minute, 0 where it is not known.
+func load() float64 {
+	if runtime.GOOS != "linux" {
+		return 0
+	}
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	x, err := strconv.ParseFloat(first, 64)
+	if err != nil || !(x >= 0) {
+		return 0
+	}
+	return math.Round(x*10) / 10
+}
+
+// loadSlack is how much more load than processors there may be where nobody waits.
+const loadSlack = 0.5
+
+// crowd says how much more there is to run than processors on a process's machine, or "": what is
+// measured there is then the time of the scheduler, and no fault of a link.
+func (r *roster) crowd(of int) string {
+	here, load := 0, 0.0
+	for q := range r.Members {
+		if h := &r.Members[q].Host; h.Machine == r.Members[of].Host.Machine {
+			here, load = here+1, max(load, h.Load)
+		}
+	}
+	cores := r.cores(of)
+	if cores == 0 || float64(here)+load <= float64(cores)+loadSlack {
+		return ""
+	}
+	return fmt.Sprintf("host %s is crowded: %d processes, and a load of %.1f before, on %d processors", cmp.Or(r.Members[of].Host.Name, "without a name"), here, load, cores)
+}
+
+// crowds are those of all machines.
+func (r *roster) crowds() (list []string) {
+	seen := map[string]bool{}
+	for q := range r.Members {
+		if m := r.Members[q].Host.Machine; !seen[m] {
+			seen[m] = true
+			if text := r.crowd(q); text != "" {
+				list = append(list, text)
+			}
+		}
+	}
+	return list
 }

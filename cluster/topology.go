@@ -146,6 +146,9 @@ func (p *Process) Explain() string {
 		for _, w := range p.figures.warnings(p.roster) {
 			fmt.Fprintf(&b, "%s: measured at the join\n  warning: %s\n", w.Pairs, w.Check)
 		}
+		for _, text := range p.roster.crowds() {
+			fmt.Fprintf(&b, "%s: what was measured there is its scheduler's time, too\n", text)
+		}
 	}
 	return b.String()
 }
@@ -170,13 +173,17 @@ func (p *Process) Warnings() (list []Warning) {
 	return list[:min(len(list), maxNotes)]
 }
 
-// warn logs the warnings.
+// warn logs the warnings. That a host is crowded is what its user wants, or knows: whoever asks for
+// that level of the log hears it.
 func (p *Process) warn() {
 	if !p.cfg.serves() {
 		return
 	}
 	for _, w := range p.Warnings() {
 		p.cfg.Log.Warn("kolo: "+w.Check, "job", p.roster.Job, "pairs", w.Pairs)
+	}
+	for _, text := range p.roster.crowds() {
+		p.cfg.Log.Debug("kolo: "+text, "job", p.roster.Job)
 	}
 }
 

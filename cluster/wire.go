@@ -54,6 +54,7 @@ type Host struct {
 	Cores   int    // how many processors the process may use
 	// Processors are their numbers, as Linux writes them: "0-3,8". Empty: they are not known.
 	Processors string   `json:",omitempty"`
+	Load       float64  `json:",omitempty"` // tasks that ran or waited for a processor when it joined: the average of a minute
 	RDMA       []string `json:",omitempty"` // devices with an active port that speaks RoCE
 	Rack       string   `json:",omitempty"` // as configured
 }

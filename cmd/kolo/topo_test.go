@@ -28,6 +28,7 @@ var varying = []struct {
 	{regexp.MustCompile(` +`), " "},
 	// What a join makes of what it has measured is another matter on a machine that others use.
 	{regexp.MustCompile(`(?m)^ *(measured at the join: |the default figures hold: |[^\n]*: measured at the join\n *warning: )[^\n]*\n`), ""},
+	{regexp.MustCompile(`(?m)^ *host [^\n]* is crowded: [^\n]*\n`), ""},
 	{regexp.MustCompile(` \((measured|default, measured [^)]*)\)`), ""},
 }
 
