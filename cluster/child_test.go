@@ -61,7 +61,7 @@ func child(what string) int {
 	}
 	w := p.Worlds()[0]
 	fmt.Println("JOINED")
-	fmt.Println("LISTENS", p.Members()[p.Number()].Port)
+	fmt.Println("LISTENS", p.Members()[p.self].Port)
 	switch what {
 	case "join":
 		err = joinAndMeet(ctx, p.Worlds())

@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/internal/netlab"
+	"github.com/kolo-ccl/kolo/rank"
 
 	"github.com/stretchr/testify/require"
 )
@@ -369,4 +371,23 @@ func TestHostsThatCannotConnectAreNamedByAll(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A host with nothing but a loopback, and one whose loopback is down: processes of one host join
+// by the first, and where there is no way at all the join says so in its time.
+func TestProcessesOfAHostWithoutANetworkJoin(t *testing.T) {
+	if !netlab.Alone(t) {
+		return
+	}
+	_, err := Join(t.Context(), Config{Rendezvous: "tcp://127.0.0.1:29500", Size: 2, Ranks: []kolo.Rank{1}, Timeout: time.Second, Getenv: noEnv})
+	require.ErrorIs(t, err, kolo.ErrDeadline)
+	require.ErrorContains(t, err, "unreachable")
+	out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Empty(t, hostAddresses(nil, "127.0.0.1:29500"))
+	worlds := worldsOf(together(t, Config{Rendezvous: "tcp://127.0.0.1:29500"}, 1, 1, 2))
+	for r, err := range each(worlds, func(w *rank.World) error { return allReduce(t.Context(), w.Group(), allRanks(4), 1000) }) {
+		require.NoError(t, err, "rank %d", r)
+	}
+	closeAll(t, worlds)
 }

@@ -114,13 +114,7 @@ func (p *Process) Worlds() []*rank.World { return p.local.Worlds() }
 // Epoch is the number of this membership: later ones of the job are larger.
 func (p *Process) Epoch() uint64 { return p.roster.Epoch }
 
-// Job is the name of the job.
-func (p *Process) Job() string { return p.roster.Job }
-
-// Number is this process's number, its index in Members.
-func (p *Process) Number() int { return p.self }
-
-// Members are the processes of the world, by number.
+// Members are the processes of the world, by number: that of the lowest rank comes first.
 func (p *Process) Members() []Member { return slices.Clone(p.roster.Members) }
 
 // join brings this process to where all have come and can be reached. Then there is time left to
@@ -354,7 +348,7 @@ func (p *Process) open(ctx context.Context) error {
 		c.Workers = p.roster.workers(p.self, runtime.GOMAXPROCS(0))
 	}
 	local, err := c.OpenPart(rank.Part{Process: p.self, Processes: p.roster.processes(), Job: p.roster.Job, Epoch: p.roster.Epoch,
-		Control: p, Closed: p.closed, Beside: p.sys,
+		Control: control{p}, Closed: p.closed, Beside: p.sys,
 		Driver: func(e channel.Engine) (channel.Driver, error) { return p.introduce(ctx, e, topology.Digest()) }})
 	p.local = local
 	return err
@@ -414,9 +408,12 @@ func (p *Process) everyLink() []*link {
 	return list
 }
 
+// control is a Process as its ranks have it.
+type control struct{ p *Process }
+
 // Tell sends a message of the ranks to another process.
-func (p *Process) Tell(process int, message []byte) error {
-	l := p.links[process].Load()
+func (c control) Tell(process int, message []byte) error {
+	l := c.p.links[process].Load()
 	if l == nil {
 		return fmt.Errorf("%w: no link to process %d", kolo.ErrLost, process)
 	}
