@@ -15,11 +15,15 @@ import (
 
 // What is measured in passing, on hosts that have other things to do, is not exact. So a
 // default that lies within offBy of it is kept, and what replaces one is rounded coarsely
-// (plan.CoarseEdge): the same machines then seldom choose differently on another day. What
-// is slower than expected by slowBy is worth a warning.
+// (plan.CoarseEdge): the same machines then seldom choose differently on another day. Within a
+// host, where a process that sleeps takes three times as long to answer as one that looks, and the
+// defaults are figures of such ways, the band is nearBy. What is slower than expected by slowBy,
+// or within a host by nearSlowBy, as far as one that works on other things goes, is worth a warning.
 const (
-	offBy  = 2
-	slowBy = 4
+	offBy      = 2
+	nearBy     = 3
+	slowBy     = 4
+	nearSlowBy = 16
 )
 
 // crowdedDelay is what a message may take where there is more to run than processors.
@@ -143,10 +147,10 @@ func (c *linkClass) judge() {
 	}
 	c.edge.Link = c.link
 	c.edge = plan.CoarseEdge(c.edge)
-	if off(float64(c.edge.Latency), float64(c.expected.Latency)) {
+	if off(float64(c.edge.Latency), float64(c.expected.Latency), c.band()) {
 		c.taken.Latency = c.edge.Latency
 	}
-	if c.edge.Bandwidth > 0 && off(c.edge.Bandwidth, c.expected.Bandwidth) {
+	if c.edge.Bandwidth > 0 && off(c.edge.Bandwidth, c.expected.Bandwidth, c.band()) {
 		c.taken.Bandwidth = c.edge.Bandwidth
 	}
 	var latency []time.Duration
@@ -160,8 +164,16 @@ func (c *linkClass) judge() {
 	c.typical.Latency, c.typical.Bandwidth = min(c.typical.Latency, middle.Latency), max(c.typical.Bandwidth, middle.Bandwidth)
 }
 
+// band is how many times the default a figure may be without replacing it.
+func (c *linkClass) band() float64 {
+	if c.near {
+		return nearBy
+	}
+	return offBy
+}
+
 // off says whether a figure is too far from what is expected.
-func off(x, expected float64) bool { return x > offBy*expected || x*offBy < expected }
+func off(x, expected, by float64) bool { return x > by*expected || x*by < expected }
 
 // make makes the table. Where the ways of a level are of several kinds, the slowest kind
 // counts: a call that does not look at them goes by it.
@@ -175,10 +187,10 @@ func (f *figures) make(base *plan.Topology) {
 		measured = true
 		t.Levels[c.level], t.Sources[c.level] = c.taken, "measured"
 		if c.taken == c.expected {
-			t.Sources[c.level] = fmt.Sprintf("default, measured within %dx of it", offBy)
+			t.Sources[c.level] = fmt.Sprintf("default, measured within %gx of it", c.band())
 		}
 	}
-	if f.fold > 0 && off(f.fold, base.FoldRate()) {
+	if f.fold > 0 && off(f.fold, base.FoldRate(), offBy) {
 		t.Reduce = plan.Coarse(f.fold)
 	}
 	if !measured {
@@ -258,15 +270,16 @@ func (f *figures) warnings(r *roster) (list []Warning) {
 		worst := kolo.Edge{Bandwidth: c.typical.Bandwidth}
 		for _, x := range c.found {
 			e := kolo.Edge{Latency: time.Duration(x.Latency), Bandwidth: float64(x.Bandwidth)}
+			by := slowBy
 			if c.near {
-				e = c.best[r.Members[of[x.A]].place()]
+				e, by = c.best[r.Members[of[x.A]].place()], nearSlowBy
 			}
 			busy := crowded[of[x.A]] || crowded[of[x.B]]
-			if e.Latency > slowBy*c.typical.Latency && !(busy && e.Latency < crowdedDelay) {
+			if e.Latency > time.Duration(by)*c.typical.Latency && !(busy && e.Latency < crowdedDelay) {
 				late.add(x)
 				worst.Latency = max(worst.Latency, e.Latency)
 			}
-			if e.Bandwidth > 0 && e.Bandwidth*slowBy < c.typical.Bandwidth && !(busy && c.near) {
+			if e.Bandwidth > 0 && e.Bandwidth*float64(by) < c.typical.Bandwidth && !(busy && c.near) {
 				slow.add(x)
 				worst.Bandwidth = min(worst.Bandwidth, e.Bandwidth)
 			}

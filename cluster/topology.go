@@ -27,8 +27,22 @@ func (r *roster) processes() []int {
 // host take by shared memory, and by sockets. Of hosts, plan has figures.
 var (
 	byMemory = kolo.Edge{Link: kolo.LinkSHM, Latency: 2 * time.Microsecond, Bandwidth: 8e9}
-	bySocket = kolo.Edge{Link: kolo.LinkTCP, Latency: 25 * time.Microsecond, Bandwidth: 2e9}
+	bySocket = kolo.Edge{Link: kolo.LinkTCP, Latency: 6 * time.Microsecond, Bandwidth: 5e9}
 )
+
+// Near is what a driver's messages between processes of one host are taken to be like where
+// nothing was measured. A driver that is not known counts as tcp.
+func Near(driver string) kolo.Edge {
+	switch driver {
+	case "shm":
+		return byMemory
+	case "verbs":
+		return kolo.Edge{Link: kolo.LinkRoCE, Latency: 5 * time.Microsecond, Bandwidth: 10e9}
+	case "roce":
+		return kolo.Edge{Link: kolo.LinkRoCE, Latency: 20 * time.Microsecond, Bandwidth: 2e9}
+	}
+	return bySocket
+}
 
 // topology is where the ranks are, which all processes derive alike from the roster. The
 // servers of the plan are processes where some hold several ranks, and its racks are hosts
@@ -55,13 +69,13 @@ func (r *roster) topology(transport string) (*plan.Topology, error) {
 	}
 	near := byMemory
 	if transport != "" && !strings.HasPrefix(transport, "shm") {
-		near = bySocket
+		near = bySocket // of each other transport, so that processes with different ones hear of that
 	}
-	if several {
+	if t.Processes = several; several {
 		t.Levels[1] = near
-		return t, nil
+	} else {
+		t.Levels[0] = near
 	}
-	t.Levels[0] = near
 	cores := map[string]int{}
 	for q := range r.Members {
 		m := r.Members[q].Host.Machine

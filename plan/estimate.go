@@ -54,16 +54,16 @@ func (t *Topology) estimate(r *Row, a *Algorithm, c kolo.Collective, n float64) 
 		return
 	}
 	var x costParts
-	fans, gap := fans(a.Name, t), 1.0/messagesPerLatency
+	fans, gap, crowded := fans(a.Name, t), 1.0/messagesPerLatency, t.crowded()
 	if t.Medium {
 		gap = 1
 	}
 	for l, v := range a.terms(c, t, n) {
 		r.Rounds, r.Bytes, r.Reduced = r.Rounds+v.Rounds, r.Bytes+v.Bytes, r.Reduced+v.Reduced
 		e := t.levelEdge(l)
-		if v.Rounds > 0 && t.crowded(e) {
+		if v.Rounds > 0 && crowded {
 			r.fan = max(r.fan, fans[l])
-			t.crowd(&x, a.Name, c, v, fans[l], n, e)
+			t.crowd(&x, crowdedLevel{name: a.Name, collective: c, terms: v, fan: fans[l], vector: n, level: l})
 			continue
 		}
 		more := float64((fans[l] - 1) * gap)
@@ -93,46 +93,6 @@ func (t *Topology) estimate(r *Row, a *Algorithm, c kolo.Collective, n float64) 
 // messagesPerLatency is how many messages a rank takes from the net in the time that
 // one is under way.
 const messagesPerLatency = 16
-
-// What a message through the sockets of one host takes of the processors of both ends
-// together: a part of its latency for itself, and a multiple of the time on the wire for its
-// bytes. Fitted to AllReduce of 8 B, 4 KiB and 64 KiB by ten algorithms with 4 and 8 processes
-// on 2 cores over loopback, at 25 us and 2 GB/s.
-const (
-	socketWork  = 0.6
-	socketBytes = 2.6
-)
-
-// crowded says whether the ranks of a server share processors for links of e's kind.
-func (t *Topology) crowded(e kolo.Edge) bool {
-	return t.Cores > 0 && !t.Medium && e.Link == kolo.LinkTCP && slices.Max(tally(t.Server)) > t.Cores
-}
-
-// crowd adds what a level costs whose ranks share processors. To the time of the rounds one
-// after another comes the work of all messages of the busiest server, which its processors
-// do between them; and bytes and folds take the longer of what the busiest rank does by
-// itself and what all do together.
-func (t *Topology) crowd(x *costParts, name string, c kolo.Collective, v Level, fan, n float64, e kolo.Edge) {
-	here := float64(slices.Max(tally(t.Server)))
-	messages, bytes, folds := float64(here*v.Rounds*fan), float64(here*v.Bytes), float64(here*v.Reduced)
-	ways := 1.0 // in which the data goes: up to a root, or down from it
-	if c == kolo.AllReduce || c == kolo.Barrier {
-		ways = 2
-	}
-	switch name {
-	case "star": // the root has a part in each
-		messages, bytes, folds = float64(v.Rounds*fan), v.Bytes, v.Reduced
-	case "tree", "binomial", "double-tree": // each rank but the root has one above it
-		messages, bytes, folds = float64(ways*(here-1)), float64(ways*(here-1)*n), min(folds, float64((here-1)*n))
-		if name == "double-tree" {
-			messages *= 2
-		}
-	}
-	cores := float64(t.Cores)
-	x.rounds += float64(v.Rounds*float64(e.Latency)) + float64(messages*float64(e.Latency)*socketWork/cores)
-	x.bytes += max(nanosAt(v.Bytes, e.Bandwidth), float64(nanosAt(bytes, e.Bandwidth)*socketBytes/cores))
-	x.reduced += max(nanosAt(v.Reduced, t.FoldRate()), float64(nanosAt(folds, t.FoldRate())/cores))
-}
 
 // fans are the messages per round of an algorithm at each level.
 func fans(name string, t *Topology) [3]float64 {

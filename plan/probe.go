@@ -295,6 +295,9 @@ func (t *Topology) Digest() uint64 {
 	if t.Cores > 0 {
 		h.add(3, uint64(t.Cores))
 	}
+	if t.Processes {
+		h.add(4)
+	}
 	n := t.Ranks()
 	for i, k := range t.pairs {
 		if k > 0 && i/n < i%n {

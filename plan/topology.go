@@ -25,9 +25,11 @@ type Topology struct {
 	// Reduce is how many bytes per second one rank folds, reading two operands and
 	// writing one, counted as the bytes of the result. 0 stands for the default.
 	Reduce float64
-	// Cores is the number of processors that the ranks of a server share while they move
+	// Cores is the number of processors that the ranks of a host share while they move
 	// messages through sockets, which take a processor's time at both ends. 0: each has its own.
 	Cores int
+	// Processes says that servers are processes, and racks hosts. Else servers are hosts.
+	Processes bool
 	// Medium says that all ranks share a medium that can do collectives itself.
 	Medium bool
 	// Process are the figures of that medium; they count only where Medium is set.
@@ -362,7 +364,7 @@ func (t *Topology) String() string {
 	}
 	fmt.Fprintf(&b, "reduce %s", kolo.RateString(t.FoldRate()))
 	if t.Cores > 0 && !t.Medium {
-		fmt.Fprintf(&b, "; %d cores a server", t.Cores)
+		fmt.Fprintf(&b, "; %d cores a host", t.Cores)
 	}
 	if t.pairs != nil {
 		measured := 0

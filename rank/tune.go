@@ -152,7 +152,8 @@ func (t *tuner) contest(ctx context.Context, k kolo.Collective, size int64, befo
 	var held *plan.Contest
 	if t.g.Rank() == 0 {
 		policy := plan.Policy{Reproducible: t.g.hub.plans.policy.Reproducible}
-		ch, err := plan.Choose(call, t.g.hub.plans.costs(), policy)
+		// what the model says of the size is what a group goes by
+		ch, err := plan.ChooseSize(k, plan.SizesOf(size, nil).Typical, t.g.hub.plans.costs(), policy)
 		if err != nil {
 			return won, err
 		}
@@ -253,12 +254,7 @@ func (t *tuner) request(k kolo.Collective, size int64) (Request, *kolo.Call, int
 	case kolo.AllToAll:
 		call.Count, in, out = each, each*n, each*n
 	}
-	if int64(len(t.in)) < in {
-		t.in = make([]float32, in)
-	}
-	if int64(len(t.out)) < out {
-		t.out = make([]float32, out)
-	}
+	t.in, t.out = ready(t.in, in), ready(t.out, out)
 	r := Request{Collective: k, In: Of(t.in[:in]), Out: Of(t.out[:out]), Op: kolo.Sum}
 	switch k {
 	case kolo.Broadcast:
@@ -273,6 +269,19 @@ func (t *tuner) request(k kolo.Collective, size int64) (Request, *kolo.Call, int
 		panic("rank: a tuning call without a size: " + err.Error()) // check has seen to it
 	}
 	return r, call, whole
+}
+
+// ready is b, or n new elements that are written to: the pages of memory that nobody has
+// written to are slower to write, for whoever does so first, and faster to read.
+func ready(b []float32, n int64) []float32 {
+	if int64(len(b)) >= n {
+		return b
+	}
+	b = make([]float32, n)
+	for i := range b {
+		b[i] = 1
+	}
+	return b
 }
 
 // tuningDigest is what processes compare of their tunings.

@@ -312,6 +312,10 @@ func TestPlanTuneBetweenProcesses(t *testing.T) {
 	require.Zero(t, r.code, r.err)
 	require.Equal(t, 1, strings.Count(r.out, "2 ranks, "), r.out)
 	require.Regexp(t, `regret again over 20 %: \d of 2, of which beyond the spread: \d`, r.out)
+	r = processes(t, "2", "plan tune --transport tcp -c alltoall,broadcast --sizes 64 --rounds 2 --batch 10us --all")
+	require.Zero(t, r.code, r.err)
+	require.Regexp(t, `(?m)^regret of the model: median \d+\.\d %, maximum \d+\.\d %$`, r.out)
+	require.Regexp(t, `(?m)^broadcast .* 1\d$`, r.out, "all algorithms are timed")
 	r = command(t, "plan tune --transport shm --messages", nil)
 	require.Equal(t, exitUsage, r.code)
 }

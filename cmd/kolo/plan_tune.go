@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,7 +30,7 @@ type tuneFlags struct {
 	rounds             int
 	batch              time.Duration
 	previous, out      string
-	again, json        bool
+	again, json, all   bool
 	convert            string
 	messages           bool
 	transport          string
@@ -46,13 +47,16 @@ a launcher has started (kolo run), and writes the table of the fastest as a tune
 .json in the form of HCCL's tuner plug-in, .csv in that of NCCL's. Which are timed is
 said by the model: those within 1.5 times the least cost, the others only if two timings
 of them are good. A time is the slowest rank's, and the median counts. Regret is how much
-slower the choice is than the best one measured. With --again all is done twice: regret
+slower the choice is than the best one measured; that of the model, which a world without
+a tuner file goes by, is told too. With --all every algorithm gets at least two timings,
+however little the model thinks of it. With --again all is done twice: regret
 again is that of the first choice by the second run's times, and spread how far its two
 medians lie apart. Differences below the spread say nothing.
 
 With --convert nothing is timed: the file is read, and written in the form of --out.`,
 		Example: `  kolo plan tune -p 4 -o tuned.json
   kolo run -n 4 -- kolo plan tune --transport tcp --again
+  kolo run -n 4 -- kolo plan tune --transport tcp --all -c all_reduce,alltoall --sizes 8,64K,1M
   kolo plan tune -p 8 -c all_reduce --sizes 64,4K,1M --previous tuned.json -o new.json
   kolo plan tune --convert nccl.csv -o hccl.json`,
 	}
@@ -66,6 +70,7 @@ With --convert nothing is timed: the file is read, and written in the form of --
 	s.DurationVar(&f.batch, "batch", 100*time.Microsecond, "`time` that one timing takes at least; short calls are repeated")
 	s.StringVar(&f.previous, "previous", "", "tuner `file` whose choices stay unless another is faster by 5 %")
 	s.StringVarP(&f.out, "out", "o", "", "`file` to write, .json or .csv")
+	s.BoolVar(&f.all, "all", false, "time every algorithm that can do the call")
 	s.BoolVar(&f.again, "again", false, "do all of it twice and print the spread")
 	s.BoolVar(&f.messages, "messages", false, "only algorithms that send messages, as if the ranks shared no medium")
 	s.BoolVar(&f.json, "json", false, "print JSON instead of the table")
@@ -94,6 +99,9 @@ func (f *tuneFlags) config(a *app) (rank.TuneConfig, error) {
 	c := rank.TuneConfig{Contest: plan.ContestConfig{Rounds: f.rounds}, Batch: f.batch, Now: a.now}
 	if f.ranks < 0 || f.ranks > 1024 || f.rounds < 1 || f.batch <= 0 {
 		return c, fmt.Errorf("-p %d, --rounds %d, --batch %v: want 1 to 1024 ranks, and 1 round and some time or more", f.ranks, f.rounds, f.batch)
+	}
+	if f.all {
+		c.Contest.Fringe = math.Inf(1)
 	}
 	for name := range strings.SplitSeq(f.collectives, ",") {
 		k, err := collectiveNamed(name)
@@ -165,6 +173,8 @@ type timingLine struct {
 	Again      float64       `json:"regret_again,omitempty"` // with --again: of the choice, by the other run's times
 	Spread     float64       `json:"spread,omitempty"`       // with --again
 	Timed      []string      `json:"timed"`
+	// By algorithm; of those that looked bad, of two timings.
+	Medians map[string]time.Duration `json:"medians_ns"`
 }
 
 // tune times, prints and writes.
@@ -250,12 +260,14 @@ func (a *app) tuned(ctx context.Context, f *tuneFlags, c rank.TuneConfig) (runs 
 
 func linesOf(t *rank.Tuned) (lines []timingLine) {
 	for _, x := range t.Timings {
-		l := timingLine{Collective: operatorName(x.Collective), Bytes: x.Size, Algorithm: x.Algorithm, MedianNS: x.Median, Regret: x.Regret, ModelLoss: -1}
+		l := timingLine{Collective: operatorName(x.Collective), Bytes: x.Size, Algorithm: x.Algorithm, MedianNS: x.Median, Regret: x.Regret, ModelLoss: -1,
+			Medians: map[string]time.Duration{}}
 		l.Model = x.Contest.Entrants[0].Name
 		best := float64(x.Median) / (1 + x.Regret)
 		for _, e := range x.Contest.Entrants {
 			if len(e.Times) > 0 {
 				l.Timed = append(l.Timed, e.Name)
+				l.Medians[e.Name] = e.Median()
 			}
 			if e.Name == l.Model && len(e.Times) > 0 {
 				l.ModelLoss = float64(e.Median())/best - 1
@@ -286,11 +298,12 @@ func (a *app) printTuning(f *tuneFlags, t *rank.Tuned, lines []timingLine) error
 		head += "\tregret again\tspread"
 	}
 	fmt.Fprintln(w, head)
-	var regrets, again []float64
+	var regrets, models, again []float64
 	for _, l := range lines {
 		regrets = append(regrets, l.Regret)
 		loss := "-"
 		if l.ModelLoss >= 0 {
+			models = append(models, max(l.ModelLoss, 0))
 			loss = fmt.Sprintf("%.1f %%", 100*l.ModelLoss)
 		}
 		fmt.Fprintf(w, "%s\t%d\t%s\t%v\t%.1f %%\t%s\t%s\t%d", l.Collective, l.Bytes, l.Algorithm, l.MedianNS, 100*l.Regret, l.Model, loss, len(l.Timed))
@@ -304,7 +317,7 @@ func (a *app) printTuning(f *tuneFlags, t *rank.Tuned, lines []timingLine) error
 	for _, k := range []struct {
 		name string
 		list []float64
-	}{{"regret", regrets}, {"regret again", again}} {
+	}{{"regret", regrets}, {"regret of the model", models}, {"regret again", again}} {
 		if slices.Sort(k.list); len(k.list) > 0 {
 			fmt.Fprintf(w, "%s: median %.1f %%, maximum %.1f %%\n", k.name, 100*k.list[len(k.list)/2], 100*k.list[len(k.list)-1])
 		}

@@ -117,12 +117,7 @@ func (a *app) open(ctx context.Context, c partyConfig) (*party, error) {
 // byDriver is n ranks of one process that a driver joins which is made for several.
 func byDriver(n int, driver string) *plan.Topology {
 	t := plan.OneServer(n)
-	t.Levels[0] = map[string]kolo.Edge{
-		"shm":   {Link: kolo.LinkSHM, Latency: 2 * time.Microsecond, Bandwidth: 8e9},
-		"verbs": {Link: kolo.LinkRoCE, Latency: 5 * time.Microsecond, Bandwidth: 10e9},
-		"roce":  {Link: kolo.LinkRoCE, Latency: 20 * time.Microsecond, Bandwidth: 2e9},
-		"tcp":   {Link: kolo.LinkTCP, Latency: 25 * time.Microsecond, Bandwidth: 2e9},
-	}[driver]
+	t.Levels[0] = cluster.Near(driver)
 	return t
 }
 
