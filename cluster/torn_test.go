@@ -126,3 +126,55 @@ func TestSeveralDataLinksThatBreak(t *testing.T) {
 		}
 	}
 }
+
+// A link that no call has opened, and that the new group does not meet by, is broken too: the first
+// Shrink does not know, the call that opens it says so, and the next Shrink goes on without its end.
+func TestBrokenLinkThatIsOpenedLaterTakesAnotherShrink(t *testing.T) {
+	script := "cut 0 -> 1 after 0\ncut 1 -> 0 after 0\ncut 2 -> 4 after 0\ncut 4 -> 2 after 0\n"
+	worlds := worldsOf(together(t, Config{Transport: "tcp", Measure: MeasureOff, Rank: rank.Config{Timeout: patience, Algorithm: "ring",
+		Wrap: func(d channel.Driver) (channel.Driver, error) { return faulty.New(d, script, 0) }}}, 1, 1, 1, 1, 1))
+	pairwise := func(w *rank.World, p ...kolo.Rank) error {
+		if !slices.Contains(p, w.Rank()) {
+			return nil
+		}
+		g, err := w.NewGroup(rank.GroupConfig{Name: fmt.Sprint(p), Ranks: p})
+		if err != nil {
+			return err
+		}
+		if err := allReduce(t.Context(), g, p, 1000); !errors.Is(err, kolo.ErrLost) {
+			return fmt.Errorf("link %v: %w", p, err)
+		}
+		return g.Close(t.Context())
+	}
+	shrink := func(w *rank.World, left ...kolo.Rank) error {
+		g, err := w.Shrink(t.Context())
+		switch {
+		case !slices.Contains(left, w.Rank()):
+			if !errors.Is(err, kolo.ErrLeftOut) {
+				return fmt.Errorf("not left out of %v: %w", left, err)
+			}
+			return nil
+		case err != nil:
+			return err
+		case g.Size() != len(left):
+			return fmt.Errorf("%d are left, not %v", g.Size(), left)
+		}
+		return allReduce(t.Context(), g, left, 1000)
+	}
+	for _, step := range []func(w *rank.World) error{
+		func(w *rank.World) error { return pairwise(w, 0, 1) },
+		func(w *rank.World) error { return shrink(w, 0, 2, 3, 4) },
+		func(w *rank.World) error { return pairwise(w, 2, 4) },
+		func(w *rank.World) error {
+			if w.Rank() == 1 {
+				return nil
+			}
+			return shrink(w, 0, 2, 3)
+		},
+	} {
+		for r, err := range each(worlds, step) {
+			require.NoError(t, err, "rank %d", r)
+		}
+	}
+	closeAll(t, worlds)
+}

@@ -87,6 +87,7 @@ func (w *World) tryLinks(ctx context.Context, v *view, late <-chan time.Time) er
 		w.actor.tell(nil, &linkCheckEnd{c, cause})
 		return c.wait()
 	}
+	stuck := false
 	for news, ended := v.news, false; !ended; {
 		select {
 		case <-c.done:
@@ -97,7 +98,13 @@ func (w *World) tryLinks(ctx context.Context, v *view, late <-chan time.Time) er
 				return nil
 			}
 		case <-silent.C:
-			ended = end(errLinkSilent)
+			if ended = end(errLinkSilent); !ended {
+				if stuck {
+					return fmt.Errorf("%w: a driver does not give back what it was given to try the data links: close this World", kolo.ErrLost)
+				}
+				stuck = true // or the machine is busy
+				silent.Reset(settleTime)
+			}
 		case <-late:
 			end(errLinkWorks)
 			return v.awaits

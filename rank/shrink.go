@@ -37,7 +37,9 @@ func (p *process) survivors() []kolo.Rank {
 //
 // Where only the data link between two ranks has broken, both live, but no group can have
 // both. Then one of them is left out: of all ranks at such links as few as can be, and of
-// equal choices the higher ranks. The others go on without it.
+// equal choices the higher ranks. The others go on without it. Links that no call has opened are not
+// tried, but for those by which the new group meets: the call that finds one broken says so, and
+// takes another Shrink.
 //
 // A rank that the others go on without gets kolo.ErrLeftOut, a kolo.ErrLost too, as a *kolo.Error
 // that says why; Ranks are the other ends of its broken links, where it was left out for those. Its other groups are not
