@@ -57,7 +57,7 @@ func around(fragment string) string {
 		}
 	}
 	world := "w *rank.World, "
-	if strings.Contains(fragment, "w, err :=") {
+	if strings.HasPrefix(fragment, "w, err :=") { // it makes its own
 		world = ""
 	}
 	fmt.Fprintf(&b, ")\n\nfunc fragment(ctx context.Context, %sg *rank.Group, grads []float32) error {\n%s\treturn err\n}\n\nfunc main() {}\n", world, fragment)
