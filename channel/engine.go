@@ -146,6 +146,7 @@ type JobState struct {
 	_      [52]byte
 	Shares Shares       // the blocks, in place of these, of a job whose starter does a share of it
 	Least  atomic.Int32 // blocks of Shares that are taken at the least; may be read at any time
+	Run    atomic.Int32 // blocks of a Side that are taken at a time by who is not hurried; may be read at any time
 	Sized  int64        // bytes that the job touches, of parts that are Cut
 	Cut    bool         // what follows fits the parts; a job that is done again is cut once
 	Blocks int          // their number
@@ -184,14 +185,16 @@ func (s *Side) Open() bool {
 	return uint32(v) < uint32(v>>32)
 }
 
-// Take takes a block. A job may have ended and begun anew since the caller found it:
-// only with a block in hand may its other fields be read.
-func (s *Side) Take() (block int32, ok bool) {
+// Take takes up to most blocks that lie side by side and returns the first and their number. A job
+// may have ended and begun anew since the caller found it: only with a block in hand may
+// its other fields be read.
+func (s *Side) Take(most int) (first, n int) {
 	if !s.Open() {
-		return 0, false
+		return 0, 0
 	}
-	v := s.claim.Add(1) - 1
-	return int32(uint32(v)), uint32(v) < uint32(v>>32)
+	v := s.claim.Add(uint64(most))
+	first = int(uint32(v)) - most
+	return first, max(0, min(most, int(v>>32)-first))
 }
 
 // Shares is the blocks of a job in one word, so that few processors say in one access what

@@ -86,18 +86,20 @@ func TestJobKeepsItsLists(t *testing.T) {
 func TestSideGivesEachBlockOnce(t *testing.T) {
 	var s Side
 	require.False(t, s.Open())
-	s.Set(3, 6)
-	var got []int32
-	for range 5 {
-		if b, ok := s.Take(); ok {
-			got = append(got, b)
+	s.Set(3, 9)
+	var got []int
+	for _, most := range []int{1, 2, 2, 3, 1} {
+		first, n := s.Take(most)
+		require.LessOrEqual(t, n, most)
+		for i := range n {
+			got = append(got, first+i)
 		}
 	}
-	require.Equal(t, []int32{3, 4, 5}, got)
+	require.Equal(t, []int{3, 4, 5, 6, 7, 8}, got)
 	require.False(t, s.Open())
 	s.Set(0, 0)
-	_, ok := s.Take()
-	require.False(t, ok)
+	_, n := s.Take(1)
+	require.Zero(t, n)
 }
 
 // Whoever takes gets its own half alone; what is left of the other's it has to steal.

@@ -118,7 +118,8 @@ func (h *hub) meet(t *ticket, repeated bool) {
 	if t.turns.seq == t.seq && t.seq > 0 {
 		t.turns.begun(t)
 	}
-	t.lends = t.large && !(t.kept && h.far == nil && t.takesTurns())
+	t.beside = t.kept && h.far == nil && t.takesTurnsBeside()
+	t.lends = t.large && !t.beside && !(t.kept && h.far == nil && t.takesTurns())
 	a := h.placeFor(t.seq, t.group.rank)
 	t.place = a
 	switch a.deposit(t, repeated && !t.lends) {

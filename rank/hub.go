@@ -41,6 +41,7 @@ type hub struct {
 	places  []arrivals // where the calls of base and the next come, by call number: see placesOf
 	rounds  []*round   // pending, by call number from base on
 	base    uint64
+	gaveWay atomic.Int64  // when the ranks last gave way to less urgent jobs, in ns since the process began
 	passed  atomic.Uint64 // base, of every passedEach-th
 	spare   []*round
 	running bool // rounds[0] is being done

@@ -117,7 +117,10 @@ func (e *isolatedEngine) ended(t channel.Turn, err error) {
 }
 
 func (s *isolated) measure(b *testing.B) {
-	s.began, s.calls = time.Now(), 4000
+	s.began, s.calls = time.Now(), 12000
+	if s.bytes < 16<<10 {
+		s.calls = 40000
+	}
 	if s.pause > 0 {
 		s.calls = 1000
 	}
@@ -137,6 +140,10 @@ func (s *isolated) measure(b *testing.B) {
 		b.ReportMetric(micros(busy), fmt.Sprintf("p%d-busy-us", q))
 		b.ReportMetric(micros(busy)/micros(idle), fmt.Sprintf("p%d-busy/idle", q))
 	}
+	idle, busy := mean(s.idle.call), mean(s.busy.call)
+	b.ReportMetric(micros(idle), "mean-idle-us")
+	b.ReportMetric(micros(busy), "mean-busy-us")
+	b.ReportMetric(micros(busy)/micros(idle), "mean-busy/idle")
 	b.ReportMetric(isolatedLarge/1e3/micros(mean(s.alone)), "large-alone-GB/s")
 	b.ReportMetric(isolatedLarge/1e3/micros(mean(s.along)), "large-beside-GB/s")
 	text := "microseconds     idle mean     p50     p90     p99   busy mean     p50     p90     p99\n" // a log has ten lines

@@ -108,7 +108,7 @@ func (g *Group) begin(ctx context.Context, w what, scale float64, in, out []byte
 			switch {
 			case t.place.over.Load() > t.seq:
 				return nil, g.giveBack(nil)
-			case t.lends || t.polls(): // a rank alone in its process has nobody to give the processor to
+			case t.lends || t.beside || t.polls(): // a rank alone in its process has nobody to give the processor to
 				return nil, g.giveBack(t.waitOn(ctx))
 			}
 			return t, nil

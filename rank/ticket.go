@@ -10,6 +10,7 @@ import (
 
 	"github.com/kolo-ccl/kolo"
 	"github.com/kolo-ccl/kolo/channel"
+	"github.com/kolo-ccl/kolo/channel/hccs"
 	"github.com/kolo-ccl/kolo/internal/ctxerr"
 )
 
@@ -17,13 +18,14 @@ import (
 // message, to the rank actor) and is resolved once. Tickets are made by a Group and
 // used again, so that a call allocates nothing.
 type ticket struct {
-	group *Group
-	gen   atomic.Uint64 // counts the uses
-	seq   uint64
-	kept  bool      // the group keeps it for blocking calls, see Group.keep
-	lends bool      // its rank helps the engine while it waits
-	place *arrivals // where it meets the others
-	turns turns
+	group  *Group
+	gen    atomic.Uint64 // counts the uses
+	seq    uint64
+	kept   bool      // the group keeps it for blocking calls, see Group.keep
+	lends  bool      // its rank helps the engine while it waits
+	beside bool      // its rank takes turns with another while less urgent jobs go on
+	place  *arrivals // where it meets the others
+	turns  turns
 	asked
 	tag uint64
 	// Of messages: when it was posted, and when it is given up after it was aborted or
@@ -143,6 +145,11 @@ func (t *ticket) waitOn(ctx context.Context) error {
 	g := t.group
 	switch {
 	case t.polls():
+	case t.beside:
+		c := t.class()
+		g.hub.p.host.Enter(c)
+		defer g.hub.p.host.Leave(c)
+		g.hub.giveWay()
 	case t.lends:
 		g.hub.p.engine.Lend(&t.state, g.hub.cfg.Priority, t.touches())
 	default:
@@ -182,6 +189,9 @@ func (t *ticket) waitOn(ctx context.Context) error {
 	}
 	return t.err
 }
+
+// class is how urgent the call is.
+func (t *ticket) class() hccs.Class { return hccs.ClassOf(t.group.hub.cfg.Priority, t.touches()) }
 
 // touches is the number of bytes that the call reads and writes in this process.
 func (t *ticket) touches() int64 { return t.bytes * int64(len(t.group.hub.mine)) }

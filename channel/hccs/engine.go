@@ -21,15 +21,12 @@ const (
 	fewBlocks  = 8         // so many blocks if they are not smaller
 	leastTaken = 256 << 10 // bytes touched by who has a share of it before more is taken
 	takeBytes  = 1 << 20   // bytes touched by a helper before it looks for a more urgent job
-	takeLess   = 512 << 10 // and where the job is larger than largeJob, as those are that no cache holds
+	takeLess   = 512 << 10 // and where the job is larger than largeJob, as those are that no cache holds: at once
 	largeJob   = 32 << 20
 	aroundCopy = 64 << 20 // bytes touched by a job of copies that writes around the caches, which keep little of so much
 	aroundFold = 96 << 20 // and by one that folds, which writes less of them
 	lendSpins  = 10000    // looks of a lender that finds nothing to do: longer than a slice of another takes, and less than to be woken
 	yieldEvery = 16       // looks between two yields
-	smallCall  = 8 << 20  // bytes touched by a call up to which it is more urgent than larger ones of its priority
-	levels     = 8        // of priority that are told apart, half of them below 0
-	classes    = 2 * levels
 
 	// For awaited jobs.
 	latePeer    = 4000       // looks, some 2 us, at the end of the own part before blocks of the other's are taken
@@ -50,6 +47,7 @@ const (
 // goroutine that starts them and workers that look for them: two to four accesses to
 // one word are all that they pass between processors.
 type Engine struct {
+	urgency
 	procs   int
 	small   int64 // bytes touched by a job that is done at once
 	mu      sync.Mutex
@@ -59,7 +57,6 @@ type Engine struct {
 	workers sync.WaitGroup
 	open    atomic.Int32                // jobs started and not finished
 	top     atomic.Pointer[channel.Job] // the most urgent of them
-	lent    [classes]atomic.Int32       // goroutines in Lend, by the class of their call
 	shared  atomic.Pointer[channel.Job] // the awaited job that was started last
 	_       [cacheLine]byte
 	awaited atomic.Uint32 // counts the awaited jobs that were started
@@ -70,6 +67,12 @@ type Engine struct {
 
 // Busy says whether a job that was started is left to workers and lent goroutines.
 func (e *Engine) Busy() bool { return e.open.Load() > 0 }
+
+// Yields says whether there are such jobs and all are less urgent than class c.
+func (e *Engine) Yields(c Class) bool {
+	j := e.top.Load()
+	return j != nil && Class(j.State.Class.Load()) < c
+}
 
 // cacheLine is what processors move at a time, in pairs of lines.
 const cacheLine = 128
@@ -126,7 +129,7 @@ func (e *Engine) Start(t channel.Turn, j *channel.Job) {
 	}
 	j.State.Back = !j.State.Back
 	j.State.Left.Store(int64(blocks))
-	c := classOf(j.Priority, max(size, j.Call))
+	c := ClassOf(j.Priority, max(size, j.Call))
 	j.State.Class.Store(int32(c))
 	e.mu.Lock()
 	e.list(j, blocks)
@@ -147,7 +150,7 @@ func (e *Engine) stay(t channel.Turn, j *channel.Job, blocks int) {
 	if e.shared.Load() != j {
 		e.shared.Store(j)
 	}
-	if n := e.awaited.Add(1); e.lingers.Load() == 0 && int32(n-e.alone.Load()) > 0 && e.procs > 1 {
+	if n := e.awaited.Add(1); e.lingers.Load() == 0 && !e.Busy() && int32(n-e.alone.Load()) > 0 && e.procs > 1 {
 		e.cond.Signal()
 	}
 	for r.N > 0 {
@@ -253,33 +256,6 @@ func (e *Engine) list(j *channel.Job, blocks int) {
 	e.listed()
 }
 
-// classOf is how urgent a call is that touches size bytes: a larger class is more urgent.
-func classOf(priority int, size int64) int {
-	c := 2 * (min(max(priority, -levels/2), levels/2-1) + levels/2)
-	if size <= smallCall {
-		c++
-	}
-	return c
-}
-
-// hands is the number of lent goroutines that do jobs of class c.
-func (e *Engine) hands(c int) (n int) {
-	for i := range c + 1 {
-		n += int(e.lent[i].Load())
-	}
-	return n
-}
-
-// hurried says whether somebody waits in Lend for what is more urgent than class c.
-func (e *Engine) hurried(c int) bool {
-	for i := c + 1; i < classes; i++ {
-		if e.lent[i].Load() > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // before says whether j, of so many blocks, goes before a job that is listed: by
 // priority, then those of small calls, and among equals the one with less to do.
 func before(j *channel.Job, blocks int, listed *channel.Job) bool {
@@ -295,7 +271,7 @@ func before(j *channel.Job, blocks int, listed *channel.Job) bool {
 // wake wakes a worker for jobs of class c, unless the lent goroutines, or workers that
 // linger, keep the processors busy: whoever starts a job and waits for it is one hand
 // more. One of them at least must be here, to wake a worker when it leaves.
-func (e *Engine) wake(c int) {
+func (e *Engine) wake(c Class) {
 	if n := e.hands(c) + int(e.lingers.Load()); n == 0 || n < e.procs-1 {
 		e.cond.Signal()
 	}
@@ -332,12 +308,14 @@ func cut(j *channel.Job, size int64) int {
 		s.First = append(s.First, int32(n))
 		n += (j.Parts[i].Len() + s.Block - 1) / s.Block
 	}
-	most := int64(takeBytes)
+	most, run := int64(takeBytes), int64(1)
 	if size > largeJob {
 		most = takeLess
+		run = max(1, most*n/size)
 	}
 	s.Most = max(1, most*n/size)
 	s.Least.Store(int32(max(1, leastTaken*n/size)))
+	s.Run.Store(int32(run))
 	s.Blocks, s.Sized, s.Around, s.Cut = int(n), size, size >= around, true
 	return s.Blocks
 }
@@ -382,32 +360,44 @@ func (e *Engine) listed() {
 	e.top.Store(top)
 }
 
-// help does some blocks of j. Each core begins with its own half, so
+// help does some blocks of j, unless it is to give way. Each core begins with its own half, so
 // that a buffer that is reduced again and again stays in that core's caches.
 func (e *Engine) help(j *channel.Job) {
+	c := Class(j.State.Class.Load())
+	e.helps[c].Add(1)
+	defer e.helps[c].Add(-1)
+	if !e.admits(c, e.procs) {
+		return
+	}
 	if n := e.doSome(j); n > 0 && j.State.Left.Add(-n) == 0 {
 		j.Done(nil, e.unlist(j))
 	}
 }
 
 // doSome does some blocks of j and returns their number, one if somebody waits for
-// what is more urgent. A panic in one is the job's error.
+// what is more urgent. In a job that no cache holds those of a slice are one piece, which is up to a sixth faster. A panic in one is the job's error.
 func (e *Engine) doSome(j *channel.Job) (n int64) {
 	defer catch(j)
 	side := cpu.CPU() & 1
 	for range 2 {
 		for n == 0 || n < j.State.Most { // read behind a Take: before it, the job may be another by now
-			block, ok := j.State.Side[side].Take()
-			if !ok {
+			most := 1
+			if !e.hurried(Class(j.State.Class.Load())) {
+				most = int(j.State.Run.Load())
+			}
+			b, k := j.State.Side[side].Take(most)
+			if k == 0 {
 				break
 			}
-			n++
-			b := int(block)
+			n += int64(k)
 			if j.State.Back {
-				b = mirrored(j.State.Blocks/2, j.State.Blocks, b, 1)
+				b = mirrored(j.State.Blocks/2, j.State.Blocks, b, k)
 			}
-			runBlock(j, b, b+1)
-			if e.hurried(int(j.State.Class.Load())) {
+			for end := b + k; b < end; {
+				b += runBlock(j, b, end)
+			}
+			if e.hurried(Class(j.State.Class.Load())) {
+				e.looks.Add(1)
 				return n
 			}
 		}
@@ -518,14 +508,14 @@ func memories(to [][]byte, list []kolo.Memory, off, n int64) [][]byte {
 // processor away after each block meanwhile. No more goroutines than processors are
 // taken at a time for calls of one class.
 func (e *Engine) Lend(done *atomic.Uint32, priority int, call int64) {
-	c := classOf(priority, call)
+	c := ClassOf(priority, call)
 	defer e.leave(c)
 	if e.lent[c].Add(1) > int32(e.procs) {
 		return
 	}
 	for i := 0; i < lendSpins && done.Load() == 0; i++ {
 		if e.open.Load() > 0 {
-			if j := e.pick(); j != nil && int(j.State.Class.Load()) >= c {
+			if j := e.pick(); j != nil && Class(j.State.Class.Load()) >= c {
 				e.help(j)
 				i = 0
 				if done.Load() == 0 && e.pick() != nil {
@@ -542,13 +532,13 @@ func (e *Engine) Lend(done *atomic.Uint32, priority int, call int64) {
 
 // leave ends a Lend for class c. What it leaves undone, or was begun in reliance on it, goes to a
 // worker.
-func (e *Engine) leave(c int) {
+func (e *Engine) leave(c Class) {
 	e.lent[c].Add(-1)
 	if e.open.Load() == 0 {
 		return
 	}
 	if j := e.pick(); j != nil {
-		e.wake(int(j.State.Class.Load()))
+		e.wake(Class(j.State.Class.Load()))
 	}
 }
 
@@ -595,10 +585,10 @@ func (e *Engine) work() {
 	for {
 		j := e.pick()
 		if j != nil {
-			c := int(j.State.Class.Load())
+			c := Class(j.State.Class.Load())
 			e.wake(c) // one wakes the next
 			e.help(j)
-			if e.hands(classes-1) > 0 { // ranks wait; beside goroutines that only compute, a turn is long in coming
+			if e.hands(classes-1) > 0 || e.hurried(c) { // ranks wait; beside goroutines that only compute, a turn is long in coming
 				runtime.Gosched()
 			}
 			continue

@@ -345,10 +345,10 @@ func TestClassesOfCalls(t *testing.T) {
 	}
 	for i := 1; i < len(order); i++ {
 		a, b := order[i-1], order[i]
-		require.Less(t, classOf(a.priority, a.size), classOf(b.priority, b.size), "%s, %s", a.name, b.name)
+		require.Less(t, ClassOf(a.priority, a.size), ClassOf(b.priority, b.size), "%s, %s", a.name, b.name)
 	}
-	require.Equal(t, classes-1, classOf(math.MaxInt, 0))
-	require.Equal(t, 0, classOf(math.MinInt, math.MaxInt64))
+	require.Equal(t, Class(classes-1), ClassOf(math.MaxInt, 0))
+	require.Equal(t, Class(0), ClassOf(math.MinInt, math.MaxInt64))
 }
 
 // Who waits for a small call does no blocks of a large one, which would keep it for
@@ -379,7 +379,7 @@ func TestHelperGivesWayAfterABlock(t *testing.T) {
 		e.help(&j.Job)
 		return j.State.Left.Load()
 	}
-	small, large := &e.lent[classOf(0, 64<<10)], &e.lent[classOf(0, 1<<30)]
+	small, large := &e.lent[ClassOf(0, 64<<10)], &e.lent[ClassOf(0, 1<<30)]
 	small.Store(1)
 	require.Equal(t, int64(blocks-1), left())
 	require.Equal(t, int64(blocks-2), left())
@@ -431,10 +431,10 @@ func TestLendHelpsAndReturns(t *testing.T) {
 func TestLendTakesNoMoreThanProcessors(t *testing.T) {
 	e := newEngine(t, 1)
 	var never atomic.Uint32
-	e.lent[classOf(0, 1<<30)].Store(int32(e.procs))
+	e.lent[ClassOf(0, 1<<30)].Store(int32(e.procs))
 	within(t, "one Lend too many", func() { e.Lend(&never, 0, 1<<30) })
-	require.Equal(t, int32(e.procs), e.lent[classOf(0, 1<<30)].Load())
-	e.lent[classOf(0, 1<<30)].Store(0)
+	require.Equal(t, int32(e.procs), e.lent[ClassOf(0, 1<<30)].Load())
+	e.lent[ClassOf(0, 1<<30)].Store(0)
 }
 
 // A goroutine that is on its way out of Lend counts as a helper and is none.
