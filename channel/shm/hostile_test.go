@@ -4,6 +4,7 @@ package shm
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -61,6 +62,32 @@ func TestPeerThatCameByItself(t *testing.T) {
 	a.d.peers[b.d.me.Socket].Socket = "@!nobody" // where a finds nobody; smaller than a's, which therefore yields
 	got := make([]byte, 100)
 	w := a.recv(b.rank, 1, got)
+	s := b.send(a.rank, 1, pattern(make([]byte, 100), 1))
+	require.NoError(t, a.wait(w))
+	require.NoError(t, b.wait(s))
+	require.Equal(t, pattern(make([]byte, 100), 1), got)
+}
+
+// The same where the peer's driver is closed while a's hello waits there, or is being read.
+func TestPeerThatCameByItselfHangsUp(t *testing.T) {
+	a, b := newPair(t)
+	name := fmt.Sprintf("@!hangs-up-%d", os.Getpid()) // smaller than a's, which therefore yields
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: name, Net: "unixpacket"})
+	require.NoError(t, err)
+	defer l.Close()
+	hung := make(chan error, 1)
+	go func() { // ends when it has hung up, or when l is closed
+		c, err := l.AcceptUnix()
+		if err == nil {
+			_, err = c.Read(make([]byte, maxText))
+			err = errors.Join(err, c.Close())
+		}
+		hung <- err
+	}()
+	a.d.peers[b.d.me.Socket].Socket = name
+	got := make([]byte, 100)
+	w := a.recv(b.rank, 1, got)
+	require.NoError(t, <-hung)
 	s := b.send(a.rank, 1, pattern(make([]byte, 100), 1))
 	require.NoError(t, a.wait(w))
 	require.NoError(t, b.wait(s))

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"slices"
@@ -54,8 +55,8 @@ type note struct {
 const (
 	version     = 2
 	joinWithin  = 10 * time.Second
-	comesWithin = 500 * time.Millisecond // from a hello that was taken to its peer's being up
-	maxGuests   = 256                    // handshakes at a time
+	comesWithin = 2 * time.Second // from a hello that was taken to its peer's being up
+	maxGuests   = 256             // handshakes at a time
 )
 
 var errHungUp = errors.New("the socket was closed")
@@ -307,7 +308,6 @@ func (d *Driver) admit(sock *net.UnixConn) (*peer, wiring, error) {
 	var h hello
 	fds, err := hear(sock, &h)
 	if err != nil {
-		closeAll(fds)
 		return nil, w, err
 	}
 	p, err := d.known(h, int(credit.Uid))
@@ -425,22 +425,20 @@ func say(sock *net.UnixConn, v any, files ...*os.File) error {
 	return err
 }
 
-// hear reads one record and its files, which are the caller's.
+// hear reads one record and its files, which are the caller's, none after an error.
 func hear(sock *net.UnixConn, v any) (fds []int, err error) {
 	text, rights := make([]byte, maxText), make([]byte, 256)
 	n, rn, flags, _, err := sock.ReadMsgUnix(text, rights)
-	if err != nil {
-		return nil, err
-	}
-	list, bad := syscall.ParseSocketControlMessage(rights[:rn])
+	list, bad := syscall.ParseSocketControlMessage(rights[:max(rn, 0)])
 	for i := range list {
 		if got, err := syscall.ParseUnixRights(&list[i]); err == nil {
 			fds = append(fds, got...)
 		}
 	}
 	switch {
-	case n == 0:
-		err = errHungUp
+	case errors.Is(err, io.EOF): // or an empty record, perhaps with files
+		err = fmt.Errorf("%w: %w", errHungUp, err)
+	case err != nil:
 	case bad != nil || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
 		err = fmt.Errorf("%w: too much at the socket", errCorrupt)
 	default:
@@ -448,7 +446,11 @@ func hear(sock *net.UnixConn, v any) (fds []int, err error) {
 		in.DisallowUnknownFields()
 		err = in.Decode(v)
 	}
-	return fds, err
+	if err != nil {
+		closeAll(fds)
+		return nil, err
+	}
+	return fds, nil
 }
 
 func closeAll(fds []int) {
