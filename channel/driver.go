@@ -60,6 +60,15 @@ type Allocator interface {
 	Free(kolo.Memory) error
 }
 
+// Reader is a Driver between processes that reads memory of a peer where it is, if the system
+// lets it.
+type Reader interface {
+	Driver
+	// Reads says whether that of the process of a world rank can be read: nil, or why not and
+	// what to do about it, for people. It is known while the two processes are connected.
+	Reads(rank kolo.Rank) (known bool, refusal error)
+}
+
 // Direct is a Driver of ranks that share a process, whose Engine addresses the memory of
 // each: what one rank does to another's memory needs nothing of that one.
 type Direct interface {

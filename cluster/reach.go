@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kolo-ccl/kolo"
+	"github.com/kolo-ccl/kolo/channel"
 )
 
 // Where two processes of a world cannot connect, none of the others can know why, and the two
@@ -80,6 +81,34 @@ func (p *Process) Connections() (list []Connection) {
 		if l != nil {
 			list = append(list, Connection{Process: q, Dialled: q < p.self, Address: l.address, Took: l.took, Failed: p.failedBefore(q)})
 		}
+	}
+	return list
+}
+
+// Reading is whether this process reads the private memory of another of its host in place.
+type Reading struct {
+	Process int
+	Refusal string // why it cannot, and what to do; then large messages are copied twice. Else ""
+}
+
+// Readings are the other processes of which a driver has tried that, by number: those that are
+// connected by memory.
+func (p *Process) Readings() (list []Reading) {
+	m := p.drivers
+	for q, i := range m.by {
+		d, ok := m.drivers[i].(channel.Reader)
+		if !ok || q == p.self {
+			continue
+		}
+		known, refusal := d.Reads(p.roster.Members[q].Ranks[0])
+		if !known {
+			continue
+		}
+		r := Reading{Process: q}
+		if refusal != nil {
+			r.Refusal = refusal.Error()
+		}
+		list = append(list, r)
 	}
 	return list
 }

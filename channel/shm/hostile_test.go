@@ -263,3 +263,30 @@ func TestUnsealedMemoryIsRefused(t *testing.T) {
 	_, err = mapShared(fd, 4096, unix.PROT_READ)
 	require.ErrorIs(t, err, errCorrupt)
 }
+
+// Whether a peer's private memory can be read is known from the handshake on, and where the
+// system refuses it so are the reason and what to do.
+func TestReads(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		a, b := newPair(t, func(d *Driver) { d.private = refused })
+		known, _ := a.d.Reads(b.rank)
+		require.False(t, known, "before they are connected")
+		exchange(t, a, b, 1, 1<<20)
+		for _, n := range []*node{a, b} {
+			known, err := n.d.Reads(1 - n.rank)
+			require.True(t, known)
+			if !refused {
+				require.NoError(t, err)
+				continue
+			}
+			require.ErrorIs(t, err, unix.EPERM)
+			require.ErrorContains(t, err, "operation not permitted: set kernel.yama.ptrace_scope to 0")
+			require.ErrorContains(t, err, "seccomp")
+		}
+		known, _ = a.d.Reads(7)
+		require.False(t, known, "a rank that nobody has named")
+	}
+	require.ErrorContains(t, refusalOf(fmt.Errorf("call: %w", unix.ENOSYS)), "CONFIG_CROSS_MEMORY_ATTACH")
+	_, err := seize(0, 0)
+	require.ErrorContains(t, refusalOf(err), "name space")
+}

@@ -187,19 +187,49 @@ func (p *peer) greet(sock *net.UnixConn) (w wiring, wait bool, err error) {
 		return w, false, err
 	}
 	w = wiring{mem: mem, bellMem: bellMem, to: newArea(mem), from: newArea(mem[halfBytes:]), bell: newBell(bellMem), sock: sock}
-	w.process, w.reads = d.examine(int(credit.Pid), answer.self)
+	d.examine(&w, int(credit.Pid), answer.self)
 	return w, false, nil
 }
 
 // examine takes hold of the peer's process and tries whether its memory can be read.
-func (d *Driver) examine(pid int, s self) (process, bool) {
-	p := seize(pid, s.Started)
-	if !p.held() || d.private || len(s.Text) != len(d.probe) {
-		return p, false
+func (d *Driver) examine(w *wiring, pid int, s self) {
+	p, err := seize(pid, s.Started)
+	if w.process = p; err == nil {
+		err = d.try(p, s)
+	}
+	if w.reads = err == nil; !w.reads {
+		w.refusal = refusalOf(err)
+	}
+}
+
+// try reads the text that a process says is in its memory.
+func (d *Driver) try(p process, s self) error {
+	switch {
+	case d.private:
+		return fmt.Errorf("read of process %d: %w", p.pid, unix.EPERM)
+	case len(s.Text) != len(d.probe):
+		return fmt.Errorf("%w: a text of %d bytes to try", errCorrupt, len(s.Text))
 	}
 	got := make([]byte, len(s.Text))
 	err := p.read([]unix.Iovec{{Base: &got[0], Len: uint64(len(got))}}, []unix.RemoteIovec{{Base: uintptr(s.At), Len: len(got)}})
-	return p, err == nil && string(got) == s.Text && p.alive()
+	if err == nil && (string(got) != s.Text || !p.alive()) {
+		err = errUnseen
+	}
+	return err
+}
+
+// Reads says whether the private memory of a rank's process can be read, as the handshake
+// has found it.
+func (d *Driver) Reads(rank kolo.Rank) (known bool, refusal error) {
+	d.mu.Lock()
+	p := d.byRank[rank]
+	d.mu.Unlock()
+	if p == nil {
+		return false, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state == up, p.refusal
 }
 
 // joined takes the peer into use, and a goroutine for its socket.
@@ -346,7 +376,7 @@ func (d *Driver) take(sock *net.UnixConn, fds []int, h hello, pid int) (w wiring
 		return w, err
 	}
 	w = wiring{mem: mem, bellMem: bellMem, to: newArea(mem[halfBytes:]), from: newArea(mem), bell: newBell(bellMem), sock: sock}
-	w.process, w.reads = d.examine(pid, h.self)
+	d.examine(&w, pid, h.self)
 	return w, nil
 }
 

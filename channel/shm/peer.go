@@ -67,7 +67,8 @@ type wiring struct {
 	to, from     area
 	bell         bell // the peer's
 	process      process
-	reads        bool // the kernel lets this process read the peer's private memory
+	reads        bool  // the kernel lets this process read the peer's private memory
+	refusal      error // why not
 	sock         *net.UnixConn
 }
 

@@ -5,6 +5,7 @@ package shm
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -95,19 +96,45 @@ func (p process) held() bool { return p.pid > 0 }
 
 // seize takes hold of the process at the other end of a socket, if it is the one that
 // was started then.
-func seize(pid int, started uint64) process {
+func seize(pid int, started uint64) (process, error) {
 	if pid <= 0 {
-		return process{}
+		return process{}, errUnseen
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return process{}
+		return process{}, fmt.Errorf("pidfd_open: %w", err)
 	}
-	if at, err := startOf(pid); err != nil || at != started {
+	at, err := startOf(pid)
+	if err == nil && at != started {
+		err = errUnseen
+	}
+	if err != nil {
 		_ = unix.Close(fd) // it was only looked at
-		return process{}
+		return process{}, err
 	}
-	return process{pid: pid, fd: fd}
+	return process{pid: pid, fd: fd}, nil
+}
+
+// errUnseen is of a process that has no number here, or whose number is another's.
+var errUnseen = errors.New("it is not seen from here: give both one process-id name space")
+
+// refusalOf is why a peer's memory cannot be read, with what to do about it. It names no
+// process, so that peers can be told together.
+func refusalOf(err error) error {
+	todo := ""
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		todo = ": set kernel.yama.ptrace_scope to 0, or give CAP_SYS_PTRACE; run both as one user; in a container let its seccomp profile permit process_vm_readv and pidfd_open"
+		if scope, e := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); e == nil {
+			todo += fmt.Sprintf(" (kernel.yama.ptrace_scope is %s here)", bytes.TrimSpace(scope))
+		}
+	case errors.Is(err, unix.ENOSYS):
+		todo = ": the kernel (CONFIG_CROSS_MEMORY_ATTACH), or a container's seccomp profile, has no such call"
+	}
+	if n := unix.Errno(0); errors.As(err, &n) {
+		err = n
+	}
+	return fmt.Errorf("%w%s", err, todo)
 }
 
 // alive says whether the process has its number still.

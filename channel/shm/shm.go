@@ -29,7 +29,7 @@ type Driver struct {
 	me       address
 	text     []byte // me as JSON
 	probe    []byte // a random text that peers try to read out of this process
-	private  bool   // for tests: peers' private memory cannot be read
+	private  bool   // for tests: reading peers' private memory is refused
 	listener *net.UnixListener
 
 	bell     bell

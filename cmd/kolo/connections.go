@@ -16,10 +16,12 @@ import (
 	"github.com/kolo-ccl/kolo/rank"
 )
 
-// connected is how a process has been linked with those that it has dialled.
+// connected is how a process has been linked with those that it has dialled, and whose memory it
+// reads.
 type connected struct {
 	Ranks []kolo.Rank
 	To    []cluster.Connection
+	Reads []cluster.Reading
 }
 
 // slowest is how long the slowest took.
@@ -35,7 +37,7 @@ func (p *party) connections(ctx context.Context) (string, error) {
 	if p.process == nil {
 		return "", nil
 	}
-	mine := connected{Ranks: p.ranks()}
+	mine := connected{Ranks: p.ranks(), Reads: p.process.Readings()}
 	for _, c := range p.process.Connections() {
 		if c.Dialled {
 			mine.To = append(mine.To, c)
@@ -73,7 +75,7 @@ func (p *party) connections(ctx context.Context) (string, error) {
 			list = append(list, c)
 		}
 	}
-	return connectionsText(p.members(), list), nil
+	return connectionsText(p.members(), list) + readingsText(p.members(), list), nil
 }
 
 // maxConnections is how many processes have a line.
@@ -93,6 +95,47 @@ func connectionsText(members []cluster.Member, list []connected) string {
 			break
 		}
 		fmt.Fprintf(&b, "  rank %s: %s\n", kolo.RankList(list[i].Ranks), list[i].text(members))
+	}
+	return b.String()
+}
+
+// readingsText says whether processes read each other's private memory in place, and for each
+// reason why some do not one line with the first of them.
+func readingsText(members []cluster.Member, list []connected) string {
+	type refused struct {
+		by, of []kolo.Rank
+		pairs  int
+	}
+	var why []string
+	all, tried := map[string]*refused{}, 0
+	for i := range list {
+		for _, r := range list[i].Reads {
+			tried++
+			if r.Refusal == "" {
+				continue
+			}
+			x := all[r.Refusal]
+			if x == nil {
+				x = &refused{by: list[i].Ranks, of: members[r.Process].Ranks}
+				all[r.Refusal], why = x, append(why, r.Refusal)
+			}
+			x.pairs++
+		}
+	}
+	switch {
+	case tried == 0:
+		return ""
+	case len(why) == 0:
+		return "private memory of the others: read in place\n"
+	}
+	var b strings.Builder
+	for _, w := range why {
+		x := all[w]
+		fmt.Fprintf(&b, "private memory of rank %s: not readable by rank %s", kolo.RankList(x.of), kolo.RankList(x.by))
+		if x.pairs > 1 {
+			fmt.Fprintf(&b, " (so it is %d times of %d)", x.pairs, tried)
+		}
+		fmt.Fprintf(&b, "; large messages are copied twice: %s\n", w)
 	}
 	return b.String()
 }

@@ -120,7 +120,7 @@ func (a *app) host(b *strings.Builder, m *measured) {
 // needs are the drivers and what each needs.
 var needs = []struct{ name, what string }{
 	{"hccs", "ranks of one process, or NPUs with peer access"},
-	{"shm", "processes of one host, user and network name space; Linux with memfd; process_vm_readv (ptrace_scope 0, or a common parent) for private memory"},
+	{"shm", "processes of one host, user and network name space; Linux with memfd; process_vm_readv (kernel.yama.ptrace_scope 0, or CAP_SYS_PTRACE) to read private memory in place"},
 	{"verbs", "an RDMA adapter with RoCE v2 (libibverbs, ib_uverbs, a port that is up and has an address); see below"},
 	{"roce", "UDP between the hosts, MTU 9000 for full speed; the protocol is in user space, so no adapter with RDMA is used"},
 	{"pcie", "ranks of one process; devices without peer access, whose memory it stages through the host"},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -132,6 +133,38 @@ func TestConnectionsInFewLines(t *testing.T) {
 	require.Contains(t, lines[1], " at 10.0.0.0 within 63ms; rank 1, 3, ")
 	require.Contains(t, lines[1], "; after 172.17.0.1:9: connection refused (ECONNREFUSED) in 1ms")
 	require.Contains(t, lines[17], "and 47 more processes, each of which took 47ms at most")
+}
+
+// What the doctor says of private memory: one line, or one for each reason why it is not read.
+func TestReadingsInFewLines(t *testing.T) {
+	members := make([]cluster.Member, 3)
+	list := make([]connected, 3)
+	for q := range members {
+		members[q].Ranks = []kolo.Rank{kolo.Rank(q)}
+		list[q].Ranks = members[q].Ranks
+	}
+	require.Empty(t, readingsText(members, list), "nobody has tried")
+	for q := range list {
+		for to := range members {
+			if to != q {
+				list[q].Reads = append(list[q].Reads, cluster.Reading{Process: to})
+			}
+		}
+	}
+	require.Equal(t, "private memory of the others: read in place\n", readingsText(members, list))
+	list[0].Reads[1].Refusal, list[2].Reads[0].Refusal, list[1].Reads[0].Refusal = "not permitted: set it", "not permitted: set it", "unseen"
+	require.Equal(t, "private memory of rank 2: not readable by rank 0 (so it is 2 times of 6); large messages are copied twice: not permitted: set it\n"+
+		"private memory of rank 0: not readable by rank 1; large messages are copied twice: unseen\n", readingsText(members, list))
+}
+
+// Processes that shared memory joins have tried it of each other.
+func TestDoctorOfPrivateMemory(t *testing.T) {
+	if _, err := channel.Open("shm", channel.Config{}); errors.Is(err, kolo.ErrUnsupported) {
+		t.Skip(err)
+	}
+	r := processes(t, "2", "doctor --transport shm")
+	require.Zero(t, r.code, r.err)
+	require.Contains(t, r.out, "\n  private memory of ")
 }
 
 // Of a world that cannot be joined the process of rank 0 says which pairs cannot connect, and the
