@@ -17,6 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// inTime is long after Config.Silence is over on a machine that has much to do, and long
+// before a call ends at its deadline.
+const inTime = 4 * DefaultSilence
+
 // strike stops one rank of four in a loop of large AllReduces by a signal, and returns how
 // long the others took to report it. They must name it, and go on as three. One that is
 // killed is missed by its connections, and not by its silence.

@@ -115,10 +115,6 @@ func TestJoinFindsAHostOfSlowLinks(t *testing.T) {
 	}
 }
 
-// inTime is long after Config.Silence is over on a machine that has much to do, and long
-// before a call ends at its deadline.
-const inTime = 4 * DefaultSilence
-
 // A host that is cut off in the middle of a collective, and one that is gone without a
 // word, are found by their silence, and a process that is killed by its sockets: the others
 // name its rank in time and go on.
