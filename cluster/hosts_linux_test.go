@@ -78,8 +78,8 @@ func TestHostsAreRightOnAnyNetwork(t *testing.T) {
 	}
 }
 
-// A host whose link is slow is found by the join, which all choose by then, and named; and so
-// is a long way. (A quick join finds them too, where a test does not share the machine.)
+// A host whose link is slow is found by the join, which all choose by then, and named, where its good
+// link was measured too, for which a busy machine may leave no time; and so is a long way. (A quick join finds them too, where a test does not share the machine.)
 func TestJoinFindsAHostOfSlowLinks(t *testing.T) {
 	choices := map[string]string{}
 	for _, c := range []struct {
@@ -90,7 +90,7 @@ func TestJoinFindsAHostOfSlowLinks(t *testing.T) {
 		table, warns string // patterns
 	}{
 		{name: "plain", table: `between servers tcp `},
-		{name: "slow", change: func(l *netlab.Lab) { l.Rate(1, "50mbit") }, measure: MeasureThorough, table: `between servers tcp \S+ (4.7|6.8|10) MB/s \(measured\)`, warns: `slow, all of host .*: (4.7|6.8|10) MB/s, expected`},
+		{name: "slow", change: func(l *netlab.Lab) { l.Rate(1, "50mbit") }, measure: MeasureThorough, table: `between servers tcp \S+ (4.7|6.8|10) MB/s \(measured\)`, warns: `slow(, all of host [^:]*)?: (4.7|6.8|10) MB/s, expected`},
 		{name: "20 ms", lab: netlab.Config{Delay: 20 * time.Millisecond}, measure: MeasureThorough, table: `between servers tcp (15|22|33)ms `, warns: `a long delay: (15|22|33)ms, expected (30|62)µs: check the speed`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
