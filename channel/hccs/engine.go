@@ -375,7 +375,8 @@ func (e *Engine) help(j *channel.Job) {
 }
 
 // doSome does some blocks of j and returns their number, one if somebody waits for
-// what is more urgent. In a job that no cache holds those of a slice are one piece, which is up to a sixth faster. A panic in one is the job's error.
+// what is more urgent. In a job that no cache holds those of a slice are one piece. A panic in
+// one is the job's error.
 func (e *Engine) doSome(j *channel.Job) (n int64) {
 	defer catch(j)
 	side := cpu.CPU() & 1
